@@ -78,6 +78,6 @@ def test_the_question_prints_a_short_log_of_rank_0_that_goes_up_and_down():
     block = nbformat.read(page, as_version=4).cells[0].source.split("```\n")[1].splitlines()
     scale = LossScale(2.0**16, window=3, patience=2)
     run = {"ranks": 1, "first": 1, "every": 5}
-    whole = logs._log(Random(13), scale, lambda n, value: value > 2**14 or n == 8, 14, **run).lines
+    whole = logs._log(Random(13), scale, 8, 1, 5, fits=14, **run).lines
     for line in block:
         assert line == "…" or any(full.endswith(line) for full in whole), line

@@ -17,17 +17,7 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.lesson_13 import logs
-from course_lib.classroom.checks.lesson_13.logs import (
-    DOUBLED,
-    KEYS,
-    SCALE,
-    SCHEDULER,
-    SKIPPED,
-    VERDICT,
-    VERDICTS,
-    Log,
-    happened,
-)
+from course_lib.classroom.checks.lesson_13.logs import Log
 from course_lib.classroom.checks.words import Page
 from course_lib.deepspeed_config.overflow_log import DIVERGED, LOOKING, NOT_FOUND, SETTLED
 
@@ -41,77 +31,39 @@ def _counts(log: Log) -> list[int]:
     return [int(count) for count in re.findall(r", skipped=(\d+)", "\n".join(log.lines))]
 
 
-def _lines_with(log: Log, *words: str) -> list[str]:
+def _with(log: Log, *words: str) -> list[str]:
     return [line for line in log.lines if any(word in line for word in words)]
 
 
-def _last_number(log: Log) -> int | None:
-    """The number after the last "to" of the last line of an overflow."""
-    told = _lines_with(log, "OVERFLOW")
-    return int(told[-1].rsplit(" ", 1)[1]) if told else None
+def _made_by(log: Log, word: str) -> int:
+    """Steps that were made, if each line with a word is one of a step."""
+    return len(_with(log, word)) - len(log.skips)
 
 
-def _last_reduced(log: Log) -> float | None:
-    reduced = [step.after for step in log.skips if not step.kept]
-    return reduced[-1] if reduced else None
+def _since_the_first_count(log: Log) -> int:
+    counts = _counts(log) or [0]
+    return counts[-1] - counts[0]
 
 
-def _doublings(before: float, after: float) -> float:
-    return max(0.0, math.log2(after / before))
+def _last(scales: list[float]) -> float | None:
+    return scales[-1] if scales else None
 
 
-_NUMBERS: tuple[tuple[str, str, Callable[[Log], float | None]], ...] = (
-    (
-        SKIPPED,
-        "the hysteresis passed over #1",
-        lambda log: sum(not step.kept for step in log.skips),
-    ),
-    (
-        SKIPPED,
-        "every mention counted",
-        lambda log: len(_lines_with(log, "hysteresis", "OVERFLOW")),
-    ),
-    (SKIPPED, "DeepSpeed's count believed", lambda log: ([0] + _counts(log))[-1]),
-    (SKIPPED, "DeepSpeed's count believed", lambda log: ([len(log.skips)] + _counts(log))[-1]),
-    (
-        SKIPPED,
-        "DeepSpeed's count believed",
-        lambda log: _counts(log)[-1] - _counts(log)[0] if _counts(log) else 0,
-    ),
-    (SKIPPED, "the last error counted", lambda log: len(log.skips) + log.ended),
-    (SCHEDULER, "it moved at every step", lambda log: len(log.steps)),
-    (
-        SCHEDULER,
-        "rank 10 is not rank 0",
-        lambda log: len(_lines_with(log, "0] step ")) - len(log.skips),
-    ),
-    (
-        SCHEDULER,
-        "each rank's lines counted",
-        lambda log: len(_lines_with(log, " | loss ")) - len(log.skips),
-    ),
-    (SCHEDULER, "the last number taken", lambda log: log.first - 1 + log.made),
-    (SCALE, "the scale that was tried", lambda log: log.skips[-1].tried if log.skips else None),
-    (SCALE, "the hysteresis taken for a scale", _last_number),
-    (SCALE, "the hysteresis passed over #2", _last_reduced),
-    (DOUBLED, "growth not seen", lambda log: 0),
-    (DOUBLED, "jumps counted", lambda log: sum(b.tried > a.after for a, b in pairwise(log.skips))),
-    (
-        DOUBLED,
-        "compared with what was tried",
-        lambda log: sum(_doublings(a.tried, b.tried) for a, b in pairwise(log.skips)),
-    ),
-    (
-        DOUBLED,
-        "the ends compared",
-        lambda log: _doublings(log.skips[0].tried, log.skips[-1].tried) if log.skips else 0,
-    ),
-)
+def _last_numbers(log: Log) -> list[int]:
+    """The last number of each line of an overflow: of a scale, or of the hysteresis."""
+    return [int(line.rsplit(" ", 1)[1]) for line in _with(log, "OVERFLOW")]
 
 
-def _least_was_met(log: Log) -> bool:
-    """Whether any overflow was at the least scale."""
-    return any(step.tried == step.after and not step.kept for step in log.skips)
+def _doublings(*scales: float) -> float:
+    return sum(max(0.0, math.log2(after / before)) for before, after in pairwise(scales))
+
+
+def _of_any_rank(log: Log) -> bool:
+    """Whether the last step was made, if the next line of any rank's step is the skipped one."""
+    pending = skipping = False
+    for line in _with(log, "OVERFLOW", " | loss "):
+        pending, skipping = ("OVERFLOW" in line, skipping if "OVERFLOW" in line else pending)
+    return not (skipping or log.ended)
 
 
 def _down_to(*least: float) -> Callable[[Log], bool]:
@@ -119,54 +71,43 @@ def _down_to(*least: float) -> Callable[[Log], bool]:
     return lambda log: log.last.skipped and log.last.after in least and not log.last.kept
 
 
-def _goes_on(log: Log) -> bool:
-    """Whether the log ends in a skipped step and no exception."""
-    return log.last.skipped and not log.ended
-
-
-def _of_any_rank(log: Log) -> bool:
-    """Whether the last step was made, if the next line of any rank's step is the skipped one."""
-    pending = skipping = False
-    for line in _lines_with(log, "OVERFLOW", " | loss "):
-        pending, skipping = ("OVERFLOW" in line, skipping if "OVERFLOW" in line else pending)
-    return not (skipping or log.ended)
-
-
-def _row(log: Log) -> int:
-    """How many steps in a row were skipped in the end; none where the program stopped."""
-    made = [n for n, step in enumerate(log.steps) if not step.skipped]
-    return 0 if log.ended else len(log.steps) - 1 - (made[-1] if made else -1)
-
-
-# What is said instead of the right verdict, and of which logs.
+# A key, an entry of the page, and what the idea makes of a log.
+_NUMBERS: tuple[tuple[str, str, Callable[[Log], float | None]], ...] = (
+    ("skipped", "the hysteresis passed over #1", lambda log: len(log.reduced)),
+    ("skipped", "every mention counted", lambda log: len(_with(log, "hysteresis", "OVERFLOW"))),
+    ("skipped", "DeepSpeed's count believed", lambda log: [0, *_counts(log)][-1]),
+    ("skipped", "DeepSpeed's count believed", lambda log: [len(log.skips), *_counts(log)][-1]),
+    ("skipped", "DeepSpeed's count believed", _since_the_first_count),
+    ("skipped", "the last error counted", lambda log: len(log.skips) + log.ended),
+    ("scheduler", "it moved at every step", lambda log: len(log.steps)),
+    ("scheduler", "rank 10 is not rank 0", lambda log: _made_by(log, "0] step ")),
+    ("scheduler", "each rank's lines counted", lambda log: _made_by(log, " | loss ")),
+    ("scheduler", "the last number taken", lambda log: log.first - 1 + log.made),
+    ("scale", "the scale that was tried", lambda log: _last(log.tried)),
+    ("scale", "the hysteresis taken for a scale", lambda log: _last(_last_numbers(log))),
+    ("scale", "the hysteresis passed over #2", lambda log: _last([x.after for x in log.reduced])),
+    ("doubled", "growth not seen", lambda log: 0),
+    ("doubled", "jumps counted", lambda log: sum(factor > 1 for factor in log.grown)),
+    ("doubled", "compared with what was tried", lambda log: _doublings(*log.tried)),
+    ("doubled", "the ends compared", lambda log: _doublings(*log.tried[:1], *log.tried[-1:])),
+)
+# An entry, what is said instead of the right verdict, and of which logs.
 _WORDS: tuple[tuple[str, str, Callable[[Log], object]], ...] = (
-    (
-        "a late overflow is lost",
-        DIVERGED,
-        lambda log: any(b.skipped and not a.skipped for a, b in pairwise(log.steps)),
-    ),
+    ("a late overflow is lost", DIVERGED, lambda log: log.late),
     ("any overflow is trouble", LOOKING, lambda log: log.skips and log.verdict == SETTLED),
-    ("one at the least scale #1", LOST, _least_was_met),
+    ("one at the least scale #1", LOST, lambda log: log.met_least),
     ("two ends taken for one #1", NOT_FOUND, lambda log: log.verdict == DIVERGED),
     ("two ends taken for one #2", DIVERGED, lambda log: log.verdict == NOT_FOUND),
-    (
-        "one at the least scale #2",
-        LOST,
-        lambda log: (log.ended or log.last.skipped) and _least_was_met(log),
-    ),
-    ("an endless row not seen", LOOKING, _goes_on),
+    ("one at the least scale #2", LOST, lambda log: log.verdict != SETTLED and log.met_least),
+    ("an endless row not seen", LOOKING, lambda log: log.goes_on),
     ("ranks mixed up", SETTLED, _of_any_rank),
-    (
-        "the least scale is not 1",
-        LOOKING,
-        lambda log: _goes_on(log) and log.last.tried == log.last.after > 1,
-    ),
+    ("the least scale is not 1", LOOKING, lambda log: log.goes_on and log.last.after > 1),
     ("down to the least", LOST, _down_to(1.0, 2.0, 4.0)),
     ("down to the least", LOST, _down_to(1.0)),
     ("none yet", NOT_FOUND, lambda log: log.verdict == LOOKING and not log.made),
     ("on the way down again", DIVERGED, lambda log: log.verdict == LOOKING and log.made),
     ("steps before the log", DIVERGED, lambda log: log.verdict == NOT_FOUND and log.first > 1),
-    *(("a long row is lost", LOST, lambda log, n=n: _row(log) >= n) for n in range(2, 17)),
+    *(("a long row is lost", LOST, lambda log, n=n: log.row >= n) for n in range(2, 17)),
     ("the hysteresis passed over #3", SETTLED, lambda log: log.last.kept and not log.ended),
 )
 
@@ -177,20 +118,14 @@ def _but(word: str, so: Callable[[Log], object]) -> Callable[[Log], str]:
 
 
 def _lost_at_one_alone(log: Log) -> str:
-    return _but(*((LOST, _down_to(1.0)) if log.last.after == 1.0 else (LOOKING, _goes_on)))(log)
+    return log.stands(at_least=_down_to(1.0)(log))
 
 
 IDEAS = (
     *(Idea(key, *SAYS.of(entry), gives) for key, entry, gives in _NUMBERS),
-    *(Idea(VERDICT, *SAYS.of(entry), _but(word, so)) for entry, word, so in _WORDS),
-    Idea(VERDICT, *SAYS.of("the least scale is not 1"), _lost_at_one_alone),
+    *(Idea("verdict", *SAYS.of(entry), _but(word, so)) for entry, word, so in _WORDS),
+    Idea("verdict", *SAYS.of("the least scale is not 1"), _lost_at_one_alone),
 )
-_ENDS = {
-    SETTLED: "the end misread #1",
-    LOOKING: "the end misread #2",
-    NOT_FOUND: "the end misread #3",
-    DIVERGED: "the end misread #4",
-}
 
 
 def about(log: Log) -> str:
@@ -201,20 +136,20 @@ def about(log: Log) -> str:
 
 
 def _misread(key: str, log: Log, wanted: object, head: str, tail: str) -> Finding:
-    if key == VERDICT:
-        return SAYS(_ENDS[wanted], head=head, tail=tail)
+    if key == "verdict":
+        return SAYS(f"the end misread #{logs.VERDICTS.index(wanted) + 1}", head=head, tail=tail)
     if wanted is None:
         return SAYS("a scale from nowhere", head=head, tail=tail)
     return Finding(f"{key} misread", head + tail)
 
 
 CASES = Cases(
-    KEYS,
+    logs.KEYS,
     len(logs.KINDS) * logs.EACH,
     logs.make,
-    happened,
+    logs.happened,
     IDEAS,
-    texts={VERDICT: VERDICTS},
+    texts={"verdict": logs.VERDICTS},
     arguments=lambda log: (log.lines,),
     about=about,
     unnamed=_misread,
