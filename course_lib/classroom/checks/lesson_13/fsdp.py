@@ -12,183 +12,151 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_13 import fsdp_trial as trial
-from course_lib.classroom.checks.lesson_13.words import DTYPES, ZERO, NoWord, Words, drawn, words
-from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
+from course_lib.classroom.checks.lesson_13.words import AWAY, REDUCED, Words, drawn, words
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.classroom.checks.words import Page
+from course_lib.deepspeed_config.auto import ZERO
 
 SAYS = Page("lesson_13/in_fsdp2")
 
 FEW = 4  # configs on two ranks: stages and types, after all of them on three
+PARAM, STATES = AWAY
+ABOUT = {"fp16", "bf16", REDUCED, "stage", *AWAY}  # what the words are about
 
 
-class Trial(NamedTuple):
-    reports: list[dict]
-    configs: list[dict]
-    when: str
+class Note(NamedTuple):
+    """What came of one config on one rank, beside the right words for it, if there are any."""
 
-    def each(self) -> list[tuple[str, dict, dict]]:
-        """Of each rank and config: where it is, the config, and what came of it."""
-        return [
-            (f"config {number}, rank {rank}, {self.when}", config, seen)
-            for rank, report in enumerate(self.reports)
-            for number, (config, seen) in enumerate(
-                zip(self.configs, report["configs"], strict=True), 1
-            )
-        ]
+    where: str
+    config: dict
+    said: Words | None
+    seen: dict
+
+    @property
+    def section(self) -> dict:
+        return self.config.get(ZERO, {})
 
 
 def judge_fsdp(answer: Answer, judge: Judge) -> None:
+    """All configs on three ranks, then a few on two that are not the notebook's first two."""
     judge.take(answer, trial.__name__, "torch.distributed.fsdp")
-
-    def tried(members: list[int]) -> Trial:
-        configs, when = drawn(fresh_seed())[: None if members == THREE else FEW], on(members)
-        reports = judge.trial(answer, trial.run, configs, members=members, when=when)
-        return Trial(reports, configs, when)
-
-    LOOKS.at(answer, (tried(members) for members in (THREE, TWO)))
-
-
-def reference(config: dict) -> Words | None:
-    """The right words for a config; None where there are none."""
-    try:
-        return words(config)
-    except NoWord:
-        return None
-
-
-def short(config: dict) -> str:
-    """What of a config the words are about, as far as a message needs it."""
-    section = {name: value for name, value in config.get(ZERO, {}).items() if name in ABOUT}
-    beside = {name: value for name, value in config.items() if name in ABOUT}
-    return f"The config: {beside | {ZERO: section}}."
-
-
-ABOUT = ("fp16", "bf16", "communication_data_type", "stage", "offload_param", "offload_optimizer")
-
-
-def _look_at_refusals(one: Trial) -> None:
-    """What FSDP2 has nothing like is refused, and nothing else."""
-    for where, config, seen in one.each():
-        refused, known = seen["kind"] == trial.REFUSED, reference(config) is not None
-        wanted = not (refused or known)
-        looks = {
-            "refused though it can be said": refused and known,
-            "another error": wanted and seen["kind"] == trial.STOPPED,
-            "sharded what was whole": wanted and not config.get(ZERO, {}).get("stage"),
-            "files forgotten": wanted,
-        }
-        SAYS.refuse(looks, where=where, text=seen["text"], config=short(config))
-
-
-def _look_at_shape(one: Trial) -> None:
-    for where, _, seen in one.each():
-        if seen["kind"] == trial.REFUSED:
-            continue
-        strange = sorted(set(seen["given"]) - set(trial.KNOWN))
-        looks = {
-            "nothing returned": seen["kind"] == "NoneType",
-            "not a pair #1": seen["kind"] != "pair",
-            "no argument for it": strange,
-            "fully_shard refuses": seen["text"],
-            "not a pair #2": seen["unsaid"] is None,
-        }
-        about = {"kind": seen["kind"], "text": seen["text"], "known": ", ".join(trial.KNOWN)}
-        SAYS.refuse(looks, where=where, strange=strange[0] if strange else "", **about)
-
-
-def _look_at_inputs(one: Trial) -> None:
-    for where, _, seen in one.each():
-        SAYS.refuse({"input changed": seen["changed"]}, where=where)
-
-
-def _measured(one: Trial) -> list[tuple[str, dict, dict, Words]]:
-    known = [(where, config, seen, reference(config)) for where, config, seen in one.each()]
-    return [entry for entry in known if entry[3] is not None]
-
-
-def _look_at_run(one: Trial) -> None:
-    """What the model did under the arguments, beside what it does under the right ones."""
-    for where, config, seen, said in _measured(one):
-        mine, right = seen["measured"], seen["right"]
-        differs = {key: mine[key] != right[key] for key in right}
-        communication = "communication_data_type" in config
-        if differs["gathered"] or differs["output"]:
-            off = [
-                name for name in ("fp16", "bf16") if config.get(name, {}).get("enabled") is False
-            ]
-            narrow = mine["gathered"] == [DTYPES["bf16"]]
-            looks = {
-                "the reduction's type for all": said.parameters is None and communication,
-                "another precision #2": said.parameters is None,
-                "another precision #3": narrow and "bf16" not in config,
-                "switched off": off and mine["gathered"] != ["float32"],
-                "another precision #1": True,
-            }
-            told = f"gathers {' and '.join(mine['gathered'])} ({where}). {short(config)}"
-            SAYS.refuse(looks, told=f"It was run, and {told}")
-        if differs["again"] or differs["held"]:
-            default = seen["given"].get("reshard_after_forward") is None
-            looks = {
-                "left to the default": default,
-                "kept after the forward": said.reshard and mine["held"] > right["held"],
-                "freed after the forward": True,
-            }
-            told = (
-                f"It was run: {mine['again']} all-gathers in the backward, {mine['held']} bytes of "
-                f"parameters held before it ({where}, stage {config[ZERO]['stage']})."
-            )
-            SAYS.refuse(looks, told=told)
-        if differs["reduced"]:
-            told = (
-                f"It was run, and reduces gradients in {' and '.join(mine['reduced'])} ({where})."
-            )
-            looks = {"communication type lost": communication, "reduced in another type": True}
-            SAYS.refuse(looks, told=told)
-
-
-def _look_at_offload(one: Trial) -> None:
-    for where, config, seen, said in _measured(one):
-        policy = seen["given"].get("offload_policy")
-        away = isinstance(policy, dict) and policy["policy"] == "cpu"
-        pinned = policy["pinned"] if away else None
-        alone = away and said.pinned is None
-        on_host = [
-            key
-            for key in ("offload_optimizer", "offload_param")
-            if config[ZERO].get(key, {}).get("device") == "cpu"
+    for members in (THREE, TWO):
+        configs = drawn(fresh_seed())[: None if members == THREE else FEW]
+        reports = judge.trial(answer, trial.run, configs, members=members, when=on(members))
+        notes = [
+            Note(f"config {k}, rank {rank}, {on(members)}", config, words(config), seen)
+            for rank, report in enumerate(reports)
+            for k, (config, seen) in enumerate(zip(configs, report, strict=True), 1)
         ]
-        looks = {
-            "parameters moved as well": alone and on_host[:1] == ["offload_optimizer"],
-            "states moved as well": alone and on_host,
-            "none is no offload #1": alone and said.off,
-            "offloaded by itself": alone,
-            "left on the device": said.pinned is not None and not away,
-            "pinned memory": pinned != said.pinned,
-        }
-        SAYS.refuse(looks, where=where, config=short(config), pinned=pinned)
+        known = [note for note in notes if note.said]
+        looks = {refusals: notes, form: notes, one_step: known, offload: known, names: known}
+        for look, some in looks.items():
+            for note in some:
+                SAYS.refuse(look(note), **about(note))
 
 
-def _look_at_names(one: Trial) -> None:
-    """Nothing of the section may be lost in silence, and nothing be called lost that is said."""
-    for where, config, seen, said in _measured(one):
-        names = set(seen["unsaid"])
-        missing, extra = sorted(said.unsaid - names), sorted(names - said.unsaid)
-        looks = {
-            "lost in silence": missing,
-            "none is no offload #2": said.off & set(extra),
-            "said after all": extra and extra[0] in config[ZERO],
-            "not in the section": extra,
-        }
-        about = {"missing": [*missing, ""][0], "extra": [*extra, ""][0], "section": ZERO}
-        SAYS.refuse(looks, where=where, **about)
+def about(note: Note) -> dict[str, object]:
+    """What fills in the words of any finding."""
+    section = {name: value for name, value in note.section.items() if name in ABOUT}
+    beside = {name: value for name, value in note.config.items() if name in ABOUT}
+    missing, extra = listed(note)
+    return {
+        **note.seen,
+        "where": note.where,
+        "config": f"The config: {beside | {ZERO: section}}.",
+        "told": _told(note),
+        "missing": [*missing, ""][0],
+        "extra": [*extra, ""][0],
+    }
 
 
-LOOKS = Looks(
-    returned=_look_at_refusals,
-    shape=_look_at_shape,
-    unchanged=_look_at_inputs,
-    value=_look_at_run,
-    traffic=_look_at_offload,
-    memory=_look_at_names,
-)
+def _told(note: Note) -> str:
+    """What one step has shown."""
+    mine = note.seen.get("mine")
+    if not mine:
+        return ""
+    gathered, reduced = " and ".join(mine["gathered"]), " and ".join(mine["reduced"])
+    return (
+        f"It was run ({note.where}, stage {note.section['stage']}): parameters gathered in "
+        f"{gathered}, {mine['again']} all-gathers in the backward pass, {mine['held']} bytes of "
+        f"parameters held before it, gradients reduced in {reduced}."
+    )
+
+
+def refusals(note: Note) -> dict[str, object]:
+    """What FSDP2 has nothing like is refused, and nothing else."""
+    refused = note.seen["kind"] == "ValueError"
+    wanted = not (refused or note.said)
+    return {
+        "refused though it can be said": refused and note.said,
+        "another error": wanted and note.seen["text"],
+        "sharded what was whole": wanted and not note.section.get("stage"),
+        "files forgotten": wanted,
+    }
+
+
+def form(note: Note) -> dict[str, object]:
+    kind, came = note.seen["kind"], note.seen["kind"] != "ValueError"
+    return {
+        "nothing returned": kind == "NoneType",
+        "not a pair #1": came and kind != "pair",
+        "no argument for it": note.seen["strange"],
+        "fully_shard refuses": came and note.seen["text"],
+        "not a pair #2": came and note.seen["unsaid"] is None,
+        "input changed": note.seen["changed"],
+    }
+
+
+def one_step(note: Note) -> dict[str, object]:
+    """What the model did under the arguments, beside what it does under the right ones."""
+    mine, right, said = note.seen["mine"], note.seen["right"], note.said
+    off = {key for key in right if mine[key] != right[key]}
+    typed, freed = off & {"gathered", "output"}, off & {"again", "held"}
+    given, narrow = REDUCED in note.config, mine["gathered"] == ["bfloat16"]
+    narrow = narrow and "bf16" not in note.config
+    there_and_off = any(note.config.get(name) == {"enabled": False} for name in ("fp16", "bf16"))
+    return {
+        "the reduction's type for all": typed and not said.parameters and given,
+        "another precision #2": typed and not said.parameters,
+        "another precision #3": typed and narrow,
+        "switched off": typed and there_and_off and mine["gathered"] != ["float32"],
+        "another precision #1": typed,
+        "left to the default": freed and note.seen["default"],
+        "kept after the forward": freed and said.reshard and mine["held"] > right["held"],
+        "freed after the forward": freed,
+        "communication type lost": off and given,
+        "reduced in another type": off,
+    }
+
+
+def offload(note: Note) -> dict[str, object]:
+    pinned, wanted = note.seen["pinned"], note.said.pinned
+    alone = pinned is not None and wanted is None
+    host = [name for name in AWAY if note.section.get(name, {}).get("device") == "cpu"]
+    return {
+        "parameters moved as well": alone and host == [STATES],
+        "states moved as well": alone and host == [PARAM],
+        "none is no offload #1": alone and note.said.off,
+        "offloaded by itself": alone,
+        "left on the device": wanted is not None and pinned is None,
+        "pinned memory": pinned != wanted,
+    }
+
+
+def listed(note: Note) -> tuple[list[str], list[str]]:
+    """The keys that are lost in silence, and those that are in the list and should not be."""
+    right, mine = note.said.unsaid if note.said else set(), set(note.seen["unsaid"] or ())
+    return sorted(right - mine), sorted(mine - right)
+
+
+def names(note: Note) -> dict[str, object]:
+    missing, extra = listed(note)
+    return {
+        "lost in silence": missing,
+        "none is no offload #2": note.said.off & set(extra),
+        "said after all": extra and extra[0] in note.section,
+        "not in the section": extra,
+    }
+
+
 IN_FSDP2 = Exercise(judge=judge_fsdp, **SAYS.about)

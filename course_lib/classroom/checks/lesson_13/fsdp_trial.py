@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.classroom.checks import bench
-from course_lib.classroom.checks.lesson_13.words import NoWord, Words, words
+from course_lib.classroom.checks.lesson_13.words import Words, words
 from course_lib.collectives.call import Group
 from course_lib.ledger import ledger
 
 SIZES = (7, 11, 5, 3)  # of the layers: a dim that no number of ranks divides
 KNOWN = ("reshard_after_forward", "mp_policy", "offload_policy")
-REFUSED, STOPPED = "ValueError", "another error"
 
 
 def fsdp() -> ModuleType:
@@ -40,68 +39,54 @@ def warm() -> None:
     measured(mesh, {"reshard_after_forward": True, "mp_policy": half})
 
 
-def run(function: Callable, group: Group, configs: list[dict]) -> dict:
+def run(function: Callable, group: Group, configs: list[dict]) -> list[dict]:
     """`function(config)` on each, and what comes of the arguments that it gives."""
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
-    runs: dict[str, dict] = {}
-    return {"configs": [_tried(function, mesh, config, runs) for config in configs]}
+    runs: dict[str, dict] = {}  # one for all configs that come to the same arguments
+
+    def once(keywords: Mapping) -> dict:
+        key = str(sorted(keywords.items(), key=str))
+        runs[key] = runs.get(key) or measured(mesh, keywords)
+        return runs[key]
+
+    return [_tried(function, config, once) for config in configs]
 
 
-def _tried(function: Callable, mesh: DeviceMesh, config: dict, runs: dict[str, dict]) -> dict:
-    given = copy.deepcopy(config)
-    report: dict = {"kind": "", "text": "", "given": {}, "unsaid": None, "measured": None}
+def _tried(function: Callable, config: dict, once: Callable[[Mapping], dict]) -> dict:
+    given, said = copy.deepcopy(config), words(config)
+    report: dict = {"text": "", "strange": "", "unsaid": None}
     try:
         out, _ = bench.watched(lambda: function(given))
-    except ValueError as error:
-        report["kind"], report["text"] = REFUSED, str(error)[:200]
-        return {**report, "changed": given != config}
     except Exception as error:
-        if _reference(config) is not None:
+        if said and not isinstance(error, ValueError):
             raise
-        text = f"{type(error).__name__}: {error}"[:200]
-        return {**report, "kind": STOPPED, "text": text, "changed": given != config}
-    report["changed"] = given != config
-    report["kind"] = type(out).__name__
-    pair = isinstance(out, (tuple, list)) and len(out) == 2 and isinstance(out[0], Mapping)
-    if not pair:
+        kind = "ValueError" if isinstance(error, ValueError) else ""
+        return {**report, "kind": kind, "text": _told(error), "changed": given != config}
+    report |= {"kind": type(out).__name__, "changed": given != config}
+    if not (isinstance(out, (tuple, list)) and len(out) == 2 and isinstance(out[0], Mapping)):
         return report
     keywords, unsaid = dict(out[0]), out[1]
-    report["kind"] = "pair"
-    report["given"] = {str(name): described(value) for name, value in keywords.items()}
+    policy = keywords.get("offload_policy")
+    away = isinstance(policy, fsdp().CPUOffloadPolicy)
+    report |= {
+        "kind": "pair",
+        "strange": ", ".join(sorted(map(str, {*keywords} - {*KNOWN}))),
+        "default": keywords.get("reshard_after_forward") is None,
+        "pinned": bool(policy.pin_memory) if away else None,
+    }
     if isinstance(unsaid, list | tuple | Set) or hasattr(unsaid, "keys"):
         report["unsaid"] = sorted(str(name).removeprefix("zero_optimization.") for name in unsaid)
-    reference = _reference(config)
-    if reference is not None and set(keywords) <= set(KNOWN):
-        report["right"] = _run(mesh, reference, runs)
+    if said and not report["strange"]:
+        report["right"] = once(arguments(said))
         try:
-            report["measured"] = _run(mesh, keywords, runs)
+            report["mine"] = once(keywords)
         except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-            report["text"] = f"{type(error).__name__}: {error}"[:200]
+            report["text"] = _told(error)
     return report
 
 
-def _run(mesh: DeviceMesh, keywords: Mapping, runs: dict[str, dict]) -> dict:
-    """One run for all configs that come to the same arguments."""
-    told = str(sorted((name, described(value)) for name, value in keywords.items()))
-    if told not in runs:
-        runs[told] = measured(mesh, keywords)
-    return runs[told]
-
-
-def described(value: object) -> object:
-    """A keyword's value as data."""
-    kinds = fsdp()
-    if isinstance(value, kinds.CPUOffloadPolicy):
-        return {"policy": "cpu", "pinned": value.pin_memory}
-    if isinstance(value, kinds.OffloadPolicy):
-        return {"policy": "none"}
-    if isinstance(value, kinds.MixedPrecisionPolicy):
-        types = (value.param_dtype, value.reduce_dtype, value.output_dtype)
-        dtypes = [str(t).removeprefix("torch.") for t in types]
-        return {"policy": "mixed", "dtypes": dtypes, "casts": value.cast_forward_inputs}
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    return type(value).__name__
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 def arguments(said: Words) -> dict:
@@ -114,13 +99,6 @@ def arguments(said: Words) -> dict:
     return keywords
 
 
-def _reference(config: dict) -> dict | None:
-    try:
-        return arguments(words(config))
-    except NoWord:
-        return None
-
-
 def measured(mesh: DeviceMesh, keywords: Mapping) -> dict:
     """One step of a small model under these arguments: what is sent, and what is held after it.
 
@@ -130,13 +108,10 @@ def measured(mesh: DeviceMesh, keywords: Mapping) -> dict:
     if isinstance(keywords.get("offload_policy"), api.CPUOffloadPolicy):
         keywords["offload_policy"] = api.CPUOffloadPolicy(pin_memory=False)
     torch.manual_seed(13)
-    model = nn.Sequential(
-        *(nn.Sequential(nn.Linear(*pair), nn.Tanh()) for pair in pairwise(SIZES[:-1])),
-        nn.Linear(*SIZES[-2:]),
-    )
-    for block in model[:-1]:
-        api.fully_shard(block, mesh=mesh, **keywords)
-    api.fully_shard(model, mesh=mesh, **keywords)
+    blocks = (nn.Sequential(nn.Linear(*pair), nn.Tanh()) for pair in pairwise(SIZES[:-1]))
+    model = nn.Sequential(*blocks, nn.Linear(*SIZES[-2:]))
+    for part in (*model[:-1], model):
+        api.fully_shard(part, mesh=mesh, **keywords)
     with ledger() as book:
         out = model(torch.ones(4, SIZES[0]))
         held = sum(map(_held, model.parameters()))
@@ -151,7 +126,6 @@ def measured(mesh: DeviceMesh, keywords: Mapping) -> dict:
         "reduced": types("reduce_scatter"),
         "held": held,
         "output": str(out.dtype).removeprefix("torch."),
-        "bytes": int(book.bytes(column="must")),
     }
 
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
+from course_lib.deepspeed_config.auto import ZERO
+from course_lib.deepspeed_config.rules.sizes import PLAUSIBLE
+
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-ZERO = "zero_optimization"
-SAID = {"stage"}  # of the keys under zero_optimization, always
-
-
-class NoWord(ValueError):
-    """A config that FSDP2 has nothing like."""
+REDUCED = "communication_data_type"
+SWITCHES = ("overlap_comm", "contiguous_gradients", "round_robin_gradients")
+SIZES = [path.split(".")[1] for path in PLAUSIBLE if path.startswith(ZERO) and path.count(".") == 1]
+PARAM, STATES = AWAY = "offload_param", "offload_optimizer"
 
 
 class Words(NamedTuple):
@@ -32,111 +33,62 @@ class Words(NamedTuple):
     off: frozenset[str]  # sections that are there, and whose device is none
 
 
-def words(config: Mapping) -> Words:
-    """The arguments for a config, or NoWord where FSDP2 has nothing like it."""
+def words(config: Mapping) -> Words | None:
+    """The arguments for a config; None where FSDP2 has nothing like it: at stage 0, which is
+    DistributedDataParallel's, and for files."""
     section = config.get(ZERO, {})
-    stage = section.get("stage", 0)
-    away = {name: section.get(name, {}) for name in ("offload_param", "offload_optimizer")}
-    devices = {name: block.get("device", "none") for name, block in away.items()}
-    if not stage:
-        raise NoWord("stage 0 shards nothing: that is DistributedDataParallel")
-    if "nvme" in devices.values():
-        raise NoWord("FSDP2 keeps nothing in files")
+    devices = {name: section.get(name, {}).get("device", "none") for name in AWAY}
+    if not section.get("stage") or "nvme" in devices.values():
+        return None
     both = set(devices.values()) == {"cpu"}
     on = [short for short in ("fp16", "bf16") if config.get(short, {}).get("enabled")]
     computed = DTYPES[on[0]] if on else None
-    reduced = DTYPES.get(config.get("communication_data_type", ""), computed)
+    reduced = DTYPES.get(config.get(REDUCED, ""), computed)
     off = {name for name, device in devices.items() if device == "none"}  # as if not there
-    said = SAID | off | (set(devices) if both else set())
-    pinned = away["offload_param"].get("pin_memory", True) if both else None
+    said = {"stage"} | off | (set(AWAY) if both else set())
+    pinned = section[PARAM].get("pin_memory", True) if both else None
     there = frozenset(section)
-    return Words(stage == 3, computed, reduced, pinned, there - said, there & off)
+    return Words(section["stage"] == 3, computed, reduced, pinned, there - said, there & off)
 
 
 def drawn(seed: int) -> list[dict]:
-    """Configs of every stage and precision, with and without offload; two that have no word."""
+    """Configs of every stage and precision, with and without offload; some that have no words."""
     r = Random(seed)
-    plain, none = {"device": "cpu"}, {"device": "none"}
-    loose, tight = ({**plain, "pin_memory": pinned} for pinned in (False, True))
-    host = {"device": "cpu", "pin_memory": r.choice((True, False))}
-    files = {"device": "nvme", "nvme_path": "/scratch", "pin_memory": True}
-    sections = [
-        ({"stage": 3, **_of_3(r)}, {}),
-        ({"stage": 2, **_of_2(r)}, {}),
-        ({"stage": 3, **_of_3(r)}, {**_half(r, "bf16"), "fp16": {"enabled": False}}),
-        ({"stage": 1, **_of_2(r)}, {**_half(r, "bf16"), "communication_data_type": "fp32"}),
-        ({"stage": 2, **_of_2(r)}, _on("fp16")),
-        ({"stage": 3, **_of_3(r)}, {"communication_data_type": "fp16"}),
-        ({"stage": 3, "offload_optimizer": tight, "offload_param": loose, **_of_3(r)}, {}),
-        ({"stage": 3, "offload_optimizer": loose, "offload_param": plain}, _half(r, "bf16")),
-        ({"stage": 2, "offload_optimizer": host, **_of_2(r)}, _half(r, "bf16")),
-        (
-            {"stage": 3, "offload_param": host, **_of_3(r)},
-            {**_on("fp16"), "bf16": {"enabled": False}, "communication_data_type": "bf16"},
-        ),
-        ({"stage": 3, "offload_param": none, "offload_optimizer": none, **_of_3(r)}, {}),
-        ({"stage": 3, "offload_param": none, "offload_optimizer": host}, _half(r, "bf16")),
-        ({"stage": 3, "offload_param": host, "offload_optimizer": none, **_of_3(r)}, {}),
-        ({"stage": 2, "offload_optimizer": none, **_of_2(r)}, _half(r, "bf16")),
-        ({"stage": 3, "offload_param": files, **_of_3(r)}, _half(r, "bf16")),
-        ({"stage": 3, "offload_optimizer": files, "offload_param": host}, {}),
-        ({"stage": 0, "reduce_bucket_size": _size(r)}, _half(r, "bf16")),
-        (None, _half(r, "fp16")),
+    cpu, none = {"device": "cpu"}, {"device": "none"}
+    loose, tight = ({**cpu, "pin_memory": pinned} for pinned in (False, True))
+    host, files = r.choice((loose, tight)), {**tight, "device": "nvme", "nvme_path": "/scratch"}
+    on, off = {"enabled": True}, {"enabled": False}
+    half = {"bf16": on} | r.choice(({}, {"fp16": off}))
+    rows = [  # the stage, the sections that offload, and what else the config says
+        (3, {}, {}),
+        (2, {}, {}),
+        (3, {}, {"bf16": on, "fp16": off}),
+        (1, {}, {**half, REDUCED: "fp32"}),
+        (2, {}, {"fp16": on}),
+        (3, {}, {REDUCED: "fp16"}),
+        (3, {STATES: tight, PARAM: loose}, {}),
+        (2, {STATES: host}, half),
+        (3, {PARAM: host}, {"fp16": on, "bf16": off, REDUCED: "bf16"}),
+        (3, {PARAM: none, STATES: none}, {}),
+        (3, {PARAM: none, STATES: host}, half),
+        (3, {PARAM: host, STATES: none}, {}),
+        (2, {STATES: none}, half),
+        (3, {PARAM: files}, half),
+        (3, {STATES: files, PARAM: host}, {}),
+        (0, {}, half),
     ]
-    return [_config(r, section, beside) for section, beside in sections]
+    configs = [_config(r, more) | {ZERO: _section(r, stage, away)} for stage, away, more in rows]
+    all_said = {"stage": 3, STATES: loose, PARAM: cpu}
+    return [*configs, _config(r, half) | {ZERO: all_said}, _config(r, {"fp16": on})]
 
 
-def _config(r: Random, section: dict | None, beside: dict) -> dict:
-    config = {
-        "train_micro_batch_size_per_gpu": r.choice((1, 2, 4)),
-        "gradient_clipping": r.choice((0.5, 1.0)),
-        **beside,
-    }
-    return config if section is None else {**config, ZERO: section}
+def _config(r: Random, more: dict) -> dict:
+    micro, most = r.choice((1, 2, 4)), r.choice((0.5, 1.0))
+    return {"train_micro_batch_size_per_gpu": micro, "gradient_clipping": most, **more}
 
 
-def _on(name: str) -> dict:
-    return {name: {"enabled": True}}
-
-
-def _half(r: Random, name: str) -> dict:
-    """One 16-bit type on; at times the other one is there and off."""
-    other = {"bf16": "fp16", "fp16": "bf16"}[name]
-    return _on(name) | ({other: {"enabled": False}} if r.random() < 0.5 else {})
-
-
-def _size(r: Random) -> int:
-    return 1_000_000 * r.randint(5, 50)
-
-
-def _some(r: Random, values: dict) -> dict:
-    names = r.sample(list(values), r.randint(2, len(values)))
-    return {name: values[name] for name in names}
-
-
-def _of_3(r: Random) -> dict:
-    return _some(
-        r,
-        {
-            "overlap_comm": r.choice((True, False)),
-            "stage3_prefetch_bucket_size": _size(r),
-            "stage3_param_persistence_threshold": 1000 * r.randint(1, 90),
-            "stage3_max_live_parameters": 10 * _size(r),
-            "stage3_max_reuse_distance": 10 * _size(r),
-            "sub_group_size": 10 * _size(r),
-            "stage3_gather_16bit_weights_on_model_save": True,
-        },
-    )
-
-
-def _of_2(r: Random) -> dict:
-    return _some(
-        r,
-        {
-            "overlap_comm": r.choice((True, False)),
-            "reduce_bucket_size": _size(r),
-            "allgather_bucket_size": _size(r),
-            "contiguous_gradients": True,
-            "round_robin_gradients": r.choice((True, False)),
-        },
-    )
+def _section(r: Random, stage: int, away: dict) -> dict:
+    names = [name for name in SIZES if stage == 3 or not name.startswith("stage3")]
+    sizes = {name: 1_000_000 * r.randint(5, 50) for name in r.sample(names, r.randint(1, 3))}
+    switches = {name: r.choice((True, False)) for name in r.sample(SWITCHES, r.randint(1, 2))}
+    return {"stage": stage, **away, **sizes, **switches}
