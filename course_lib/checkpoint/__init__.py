@@ -1,9 +1,9 @@
 """Checkpoints of logical tensors: saved by one layout, gone on with by any other.
 
-In the order of reading: crc, files, logical, agreed, off_gpu, pen (bytes of boxes); exchange,
-planned, checked, recorded, saving, later; saved, loading, dtensors; streams; folder, sums (what is
-whole); deepspeed_files, sources, weights (from others, to others). train/ uses it, lesson 14
-derives it. Lesson 12.
+In the order of reading: crc, files, logical, agreed, off_gpu, pen (bytes of boxes); planned,
+recorded, saving, later; saved, loading, dtensors; streams; folder, sums (what is whole);
+deepspeed_files, sources, weights (from others, to others). train/ uses it, lesson 14 derives it.
+Lesson 12.
 """
 
 from course_lib.checkpoint.folder import last

@@ -7,7 +7,8 @@ where that is installed: the same number, six times as fast. Lesson 14.
 
 from __future__ import annotations
 
-from array import array
+import functools
+import operator
 from collections.abc import Iterable
 
 try:
@@ -42,59 +43,25 @@ def power(count: int) -> int:
     return result
 
 
-class Followed:
-    """CRC → its share once `count` more bytes follow, for many CRCs: four lookups each."""
-
-    def __init__(self, count: int):
-        factor = power(count)
-        images = [times(factor, 1 << bit) for bit in range(32)]
-        self.tables = []
-        for start in range(0, 32, 8):
-            table = [0]
-            for image in images[start : start + 8]:
-                table += [entry ^ image for entry in table]
-            self.tables.append(array("I", table))
-
-    def __call__(self, crc: int) -> int:
-        a, b, c, d = self.tables
-        return a[crc & 255] ^ b[crc >> 8 & 255] ^ c[crc >> 16 & 255] ^ d[crc >> 24]
-
-
 class Shares:
     """What runs of bytes count towards the CRC of the whole that they lie in.
 
-    The tables for a distance are kept: a box has few, however many runs it consists of.
+    The factor of a distance is kept: a box has few, however many runs it consists of.
     """
 
-    MANY = 16  # runs; below that, a product each is cheaper than tables
-
     def __init__(self) -> None:
-        self._followed: dict[int, Followed] = {}
+        self._power = functools.lru_cache(maxsize=64)(power)
 
     def of(self, runs: Iterable[tuple[int, memoryview]], total: int) -> int:
         """The share of (start, bytes) in `total` bytes; runs come in the order of their starts."""
         share, end = 0, 0
-        for number, (start, content) in enumerate(runs):
+        for start, content in runs:
             stop = start + len(content)
-            share = self._then(share, stop - end, number) ^ crc32(content)
+            share = times(share, self._power(stop - end)) ^ crc32(content)
             end = stop
-        return times(power(total - end), share) if share else 0
-
-    def _then(self, share: int, count: int, number: int) -> int:
-        if not share:
-            return 0
-        if count not in self._followed:
-            if number < self.MANY:
-                return times(power(count), share)
-            if len(self._followed) > 64:
-                self._followed.clear()
-            self._followed[count] = Followed(count)
-        return self._followed[count](share)
+        return times(share, self._power(total - end))
 
 
 def combined(shares: Iterable[int]) -> int:
     """The CRC-32 of the whole, of the shares of parts that cover it once."""
-    whole = 0
-    for share in shares:
-        whole ^= share
-    return whole
+    return functools.reduce(operator.xor, shares, 0)

@@ -1,54 +1,24 @@
-"""Where every byte of a checkpoint lies before one is written: files of logical tensors.
+"""The runs of bytes that a box fills in a file, and what ranks report of those that they handled.
 
-All ranks plan alike, so each can write its own bytes of a safetensors file that others write too. A
-box of a tensor is runs of bytes; nothing in a file says how tensors were sharded. Lesson 14.
+Each rank has the shares of the boxes that it answers for; added up over the ranks they are the CRC
+of the tensor, at whatever layout it was written and is read. Lesson 14.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import torch
-
-from course_lib.checkpoint.crc import crc32
+from course_lib.checkpoint.crc import Shares
 from course_lib.layout import Box
-from course_lib.pretrained.header import Slot, make_header
-from course_lib.pretrained.writer import shards
+from course_lib.pretrained.header import CheckpointError, Slot
+from course_lib.pretrained.writer import FileSet
 
-Kinds = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 SHARD_BYTES = 5e9  # of a file, as transformers writes them
-
-
-class FileSet:
-    """Tensors by name, laid out over `STEM.safetensors`, or over several and their index."""
-
-    def __init__(self, stem: str, tensors: Kinds, most: float = SHARD_BYTES):
-        self.headers: dict[str, bytes] = {}  # of each file
-        self.sizes: dict[str, int] = {}
-        self.slots: dict[str, Slot] = {}
-        self.file_of: dict[str, str] = {}
-        files = shards(tensors, most) if tensors else []
-        for number, kinds in enumerate(files, start=1):
-            name = f"{stem}.safetensors"
-            if len(files) > 1:
-                name = f"{stem}-{number:05d}-of-{len(files):05d}.safetensors"
-            self.headers[name], slots = make_header(kinds)
-            self.sizes[name] = max(slot.stop for slot in slots.values())
-            self.slots |= slots
-            self.file_of |= dict.fromkeys(slots, name)
-        self.index: dict[str, str] = {}  # file name to text, of an index where one is needed
-        if len(files) > 1:
-            total = sum(slot.stop - slot.start for slot in self.slots.values())
-            text = {"metadata": {"total_size": total}, "weight_map": self.file_of}
-            name = f"{stem}.safetensors.index.json"
-            self.index[name] = json.dumps(text, indent=2, sort_keys=True) + "\n"
-
-    def about(self, name: str) -> dict:
-        """What a reader can hold a file against before it reads a tensor."""
-        return {"bytes": self.sizes[name], "header": f"{crc32(self.headers[name]):08x}"}
+TENSORS = "tensors.json"
+Report = Mapping[str, Mapping[str, int]]  # "shares" and "elements" by tensor
 
 
 def runs(shape: Sequence[int], box: Box) -> Iterator[tuple[int, int]]:
@@ -69,3 +39,50 @@ def runs(shape: Sequence[int], box: Box) -> Iterator[tuple[int, int]]:
     ]
     for starts in itertools.product(*outer):
         yield first + sum(starts), length
+
+
+class Counted:
+    """Counts what was written or read of the tensors of one set of files."""
+
+    def __init__(self) -> None:
+        self.shares: Counter[str] = Counter()  # of each tensor's CRC-32
+        self.elements: Counter[str] = Counter()
+        self.bytes = 0
+        self._crc = Shares()
+
+    def count(self, name: str, slot: Slot, pieces: Iterable[tuple[int, memoryview]]) -> None:
+        """Add the share of (start, bytes) of a tensor; the starts are in order."""
+        self.shares[name] ^= self._crc.of(pieces, slot.stop - slot.start)
+
+
+def report_of(counted: Counted) -> dict[str, dict[str, int]]:
+    return {"shares": dict(counted.shares), "elements": dict(counted.elements)}
+
+
+def added(reports: Sequence[Report]) -> dict[str, dict[str, int]]:
+    """Shares XORed and elements added, of several ranks."""
+    shares: Counter[str] = Counter()
+    elements: Counter[str] = Counter()
+    for report in reports:
+        for name, share in report["shares"].items():
+            shares[name] ^= share
+        elements.update(report["elements"])
+    return {"shares": dict(shares), "elements": dict(elements)}
+
+
+def of_all(reports: Sequence[Mapping[str, Report]]) -> dict[str, dict]:
+    """What several ranks report of each set of files, together."""
+    return {stem: added([report[stem] for report in reports]) for stem in reports[0]}
+
+
+def vouched(report: Report, files: FileSet) -> dict[str, str]:
+    """The CRC-32 of each tensor of a set, once it is known that every element was written, and
+    once."""
+    for name, slot in files.slots.items():
+        count, written = math.prod(slot.shape), report["elements"].get(name, 0)
+        if written != count:
+            raise CheckpointError(
+                f"{name}: the ranks wrote {written} of its {count} elements: is the model the same "
+                "on all of them, and sharded as its layers say?"
+            )
+    return {name: f"{report['shares'].get(name, 0):08x}" for name in files.slots}

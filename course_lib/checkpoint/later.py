@@ -19,13 +19,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.hooks import RemovableHandle
 
 from course_lib.checkpoint import folder
-from course_lib.checkpoint.agreed import agreed, not_written, text_of
-from course_lib.checkpoint.checked import added, report_of
-from course_lib.checkpoint.exchange import merged
-from course_lib.checkpoint.files import SHARD_BYTES
+from course_lib.checkpoint.agreed import agreed, merged, not_written, text_of
+from course_lib.checkpoint.files import SHARD_BYTES, of_all, report_of
 from course_lib.checkpoint.off_gpu import Beside
 from course_lib.checkpoint.pen import Pen, make
-from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Planned
+from course_lib.checkpoint.planned import Planned
 from course_lib.checkpoint.recorded import groups_of
 from course_lib.checkpoint.saving import (
     Written,
@@ -189,24 +187,18 @@ def _report(part: Path, rank: int, report: Mapping) -> None:
 
 def _all_reports(part: Path, world: int, stop: float) -> dict[str, dict]:
     """What all ranks have written, once they all say so; their files go."""
-    missing, reports = set(range(world)), []
-    while missing:
-        for rank in sorted(missing):
-            file = part / f"rank-{rank}.json"
-            if not file.exists():
-                continue
-            report = json.loads(file.read_text())
-            if "error" in report:
-                raise CheckpointError(f"rank {rank}: {report['error']}")
-            reports.append(report)
-            missing.discard(rank)
-        if missing and time.monotonic() > stop:
-            raise CheckpointError(
-                f"rank {min(missing)} has not said that its part of {part} is written: has it "
-                "ended, or does its disk not answer? The checkpoints before this one stay"
-            )
-        if missing:
+    files = [part / f"rank-{rank}.json" for rank in range(world)]
+    for rank, file in enumerate(files):
+        while not file.exists():
+            if time.monotonic() > stop:
+                raise CheckpointError(
+                    f"rank {rank} has not said that its part of {part} is written: has it ended, "
+                    "or does its disk not answer? The checkpoints before this one stay"
+                )
             time.sleep(POLL)
-    for rank in range(world):
-        (part / f"rank-{rank}.json").unlink()
-    return {stem: added([report[stem] for report in reports]) for stem in (MODEL, OPTIMIZER)}
+    reports = [json.loads(file.read_text()) for file in files]
+    for rank, report in enumerate(reports):
+        if "error" in report:
+            raise CheckpointError(f"rank {rank}: {report['error']}")
+        files[rank].unlink()
+    return of_all(reports)

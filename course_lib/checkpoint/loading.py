@@ -14,16 +14,13 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
-from course_lib.checkpoint.agreed import agreed
-from course_lib.checkpoint.checked import added
-from course_lib.checkpoint.exchange import merged
-from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
-from course_lib.checkpoint.planned import MASTER, MODEL, OPTIMIZER, VALUE, Label
+from course_lib.checkpoint.agreed import agreed, merged
+from course_lib.checkpoint.files import of_all
+from course_lib.checkpoint.logical import buffers_of, stored_as, stored_shapes, tensors_of
+from course_lib.checkpoint.planned import MASTER, VALUE, Label
 from course_lib.checkpoint.recorded import check_groups, goes_on, record_of
 from course_lib.checkpoint.saved import KINDS, Saved
-from course_lib.checkpoint.saved import Part as SavedPart
 from course_lib.checkpoint.streams import restore_streams
-from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
 from course_lib.zero import Engine
 
@@ -92,11 +89,6 @@ def load(
     return record
 
 
-def of_all(reports: list[dict]) -> dict[str, dict]:
-    """What several ranks have read together."""
-    return {stem: added([report[stem] for report in reports]) for stem in (MODEL, OPTIMIZER)}
-
-
 class Reading:
     """What this rank takes out of a checkpoint: `slots` and `read` are what `put_own` asks for."""
 
@@ -128,10 +120,8 @@ class Reading:
         scalar = self.scalars.get(label.name, {}).get(label.key)
         if scalar is not None:
             return torch.tensor(scalar[0], dtype=dtype, device="cpu")
-        tensor = self.tensors[label.name]
-        make = torch.zeros if tensor.padded else torch.empty  # padding is zero
-        flat = make(label.stop - label.start, dtype=dtype, device="cpu")
-        self._fill(tensor, label, flat)
+        flat = torch.empty(label.stop - label.start, dtype=dtype, device="cpu")
+        self._fill(label, flat)
         return flat.view(shape)
 
     def read_into(self, text: str, place: torch.Tensor) -> bool:
@@ -139,24 +129,14 @@ class Reading:
         label = Label.of(text)
         if label.key in self.scalars.get(label.name, {}):
             return False
-        tensor, flat = self.tensors[label.name], place.view(-1)
-        if tensor.padded:
-            flat.zero_()
-        self._fill(tensor, label, flat)
+        self._fill(label, place.view(-1))
         return True
 
     def read_others(self, name: str, start: int, stop: int, place: torch.Tensor) -> None:
         """Elements of a weight that are another rank's part, into the model's memory."""
-        tensor = self.tensors[name]
         direct = place.device.type == "cpu"
         flat = place if direct else torch.empty(place.shape, dtype=place.dtype, device="cpu")
-        if tensor.padded:
-            flat.zero_()
-        for part in tensor.parts(start, stop):
-            at = part.start - start
-            for box in part.boxes:
-                self._read_box(tensor, VALUE, box, flat[at : at + box.numel].view(box.size), False)
-                at += box.numel
+        self._fill(Label(name, start, stop, VALUE), flat, own=False)
         if not direct:
             place.copy_(flat)
 
@@ -165,42 +145,33 @@ class Reading:
         """Read what no optimizer's part has: frozen parameters below stage 3, and buffers."""
         module = self.engine.module
         parts = {slot.name for slot in self.engine.partition.slots()}
-        parameters = dict(module.named_parameters())
-        for name, parameter in parameters.items():
+        for name, parameter in module.named_parameters():
             if name not in parts:
-                flat = torch.zeros(parameter.numel(), dtype=parameter.dtype, device="cpu")
-                self._fill(self.tensors[name], Label(name, 0, parameter.numel(), VALUE), flat)
+                flat = torch.empty(parameter.numel(), dtype=parameter.dtype, device="cpu")
+                self._fill(Label(name, 0, parameter.numel(), VALUE), flat)
                 parameter.copy_(flat.view(parameter.shape))
-        first = self.engine.group.rank() == 0 and torch.distributed.get_rank() == 0
-        for name, x in module.state_dict(keep_vars=True).items():
-            if name not in self._weights and name in self.saved.model.slots:
-                x.copy_(self.saved.model.read(name, counts=first))
+        first = torch.distributed.get_rank() == 0
+        for name, x in buffers_of(module).items():
+            x.copy_(self.saved.model.read(name, counts=first))
 
-    def _fill(self, tensor: Tensor, label: Label, flat: torch.Tensor) -> None:
-        for part in tensor.parts(label.start, label.stop):
-            at = part.start - label.start
-            for box in part.boxes:
-                place = flat[at : at + box.numel].view(box.size)
-                at += box.numel
-                self._read_box(tensor, label.key, box, place, part.counts)
-
-    def _read_box(
-        self, tensor: Tensor, key: str, box: Box, place: torch.Tensor, counts: bool
-    ) -> None:
-        states = self.saved.optimizer
-        if key == VALUE and self._from_master(tensor.name, place.dtype):
+    def _fill(self, label: Label, flat: torch.Tensor, *, own: bool = True) -> None:
+        """Read the boxes of a rank's tensor; those that it writes count, if it is this rank's."""
+        tensor = self.tensors[label.name]
+        if tensor.padded:
+            flat.zero_()
+        key = label.key
+        if key == VALUE and self._from_master(tensor.name, flat.dtype):
             key = MASTER
-        if key != VALUE:
-            _into(states, f"{tensor.name}:{key}", box, place, counts)
-            return
-        for stored, inner, start, stop in stored_as(tensor, box):
-            if stored is None:
-                _into(self.saved.model, tensor.name, inner, place, counts)
-            elif stored.transposed:
-                elements = self.saved.model.read(stored.name, turned(inner), counts=counts)
-                place[start:stop].copy_(elements.t())
-            else:
-                _into(self.saved.model, stored.name, inner, place[start:stop], counts)
+        for box, at, counts in tensor.boxes(label.start, label.stop):
+            place, counts = flat[at : at + box.numel].view(box.size), counts and own
+            if key != VALUE:
+                self.saved.optimizer.read_into(f"{label.name}:{key}", box, place, counts=counts)
+                continue
+            for name, inner, rows, turned in stored_as(tensor, box):
+                if turned:
+                    place[rows].copy_(self.saved.model.read(name, inner, counts=counts).t())
+                else:
+                    self.saved.model.read_into(name, inner, place[rows], counts=counts)
 
     def _from_master(self, name: str, dtype: torch.dtype) -> bool:
         master = self.saved.optimizer.slots.get(f"{name}:{MASTER}")
@@ -220,17 +191,9 @@ class Reading:
 
     def _check_model(self) -> None:
         """Refuse a checkpoint of another model: the first tensor that differs."""
-        slots, wanted = self.saved.model.slots, {}
-        for name, tensor in self.tensors.items():
-            for stored in tensor.weight.parts if tensor.weight else [None]:
-                shape = stored.shape(tensor.weight) if stored else tensor.shape
-                wanted[stored.name if stored else name] = tuple(shape)
-        self._weights = set(wanted)
-        parameters = {n for n, _ in self.engine.module.named_parameters(remove_duplicate=False)}
-        for name, x in self.engine.module.state_dict(keep_vars=True).items():
-            if name not in parameters and isinstance(x, torch.Tensor):
-                wanted[name] = tuple(x.shape)
-        self._weights |= parameters
+        slots = self.saved.model.slots
+        wanted = {name: shape for name, (_, shape) in stored_shapes(self.tensors).items()}
+        wanted |= {name: tuple(x.shape) for name, x in buffers_of(self.engine.module).items()}
         for name in [*wanted, *slots]:
             here = wanted.get(name)
             there = tuple(slots[name].shape) if name in slots else None
@@ -239,14 +202,6 @@ class Reading:
                     f"{self.saved.path} is of another model: {name} {_differs(name, there, here)}. "
                     "Make the engine of the model that was saved"
                 )
-
-
-def _into(part: SavedPart, name: str, box: Box, place: torch.Tensor, counts: bool) -> None:
-    """Read a box to its place, without a second copy where the dtypes are one."""
-    if place.dtype == part.dtype_of(name):
-        part.read_into(name, box, place, counts=counts)
-    else:
-        place.copy_(part.read(name, box, counts=counts))
 
 
 TABLES = ("wte.weight", "embed_tokens.weight", "lm_head.weight", "tokens.weight", "head.weight")

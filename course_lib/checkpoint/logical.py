@@ -7,9 +7,10 @@ each element is written by one of them, and counted in one's checksum. Lesson 14
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -17,22 +18,9 @@ from course_lib.collectives.call import Group
 from course_lib.gpt import GPT
 from course_lib.layout import Box, flat_boxes
 from course_lib.pretrained.header import CheckpointError
-from course_lib.pretrained.names import Stored, Weight, held, weights_of
+from course_lib.pretrained.names import Weight, held, weights_of
 from course_lib.zero import Engine
 from course_lib.zero.partition import through
-
-
-class Part(NamedTuple):
-    """Elements `start` to `stop` of a rank's tensor, and the boxes of the logical one that they
-    fill, in order; `counts`: this rank writes them."""
-
-    start: int
-    boxes: tuple[Box, ...]
-    counts: bool
-
-    @property
-    def stop(self) -> int:
-        return self.start + sum(box.numel for box in self.boxes)
 
 
 class Tensor(NamedTuple):
@@ -51,24 +39,19 @@ class Tensor(NamedTuple):
         """Whether this rank's tensor has elements that the logical one has not."""
         return sum(stop - start for start, stop, _, _ in self.shares) < math.prod(self.own)
 
-    def parts(self, start: int, stop: int) -> Iterator[Part]:
-        """Elements `start` to `stop` of the rank's tensor; padding is in no part."""
+    def boxes(self, start: int, stop: int) -> Iterator[tuple[Box, int, bool]]:
+        """The boxes of the logical tensor that elements `start` to `stop` of the rank's consist of:
+        each with its place in those, and whether this rank writes it. Padding is in no box."""
         for first, last, count, which in self.shares:
-            length = last - first
-            edges = [first + length * k // count for k in (0, which, which + 1, count)]
+            edges = [first + (last - first) * k // count for k in (0, which, which + 1, count)]
             for a, b, counts in zip(edges, edges[1:], (False, True, False), strict=False):
                 a, b = max(a, start), min(b, stop)
-                if a < b:
-                    yield from self._boxed(a, b, counts)
-
-    def _boxed(self, start: int, stop: int, counts: bool) -> Iterator[Part]:
-        at = start
-        for box in flat_boxes(self.own, start, stop):
-            whole = self.spans is None
-            boxes = [box] if whole else through(box, self.dim, self.spans)
-            if boxes:
-                yield Part(at, tuple(boxes), counts)
-            at += box.numel
+                for own in flat_boxes(self.own, a, b) if a < b else ():
+                    at = a - start
+                    for box in [own] if self.spans is None else through(own, self.dim, self.spans):
+                        yield box, at, counts
+                        at += box.numel
+                    a += own.numel
 
 
 def tensors_of(engine: Engine, mesh: DeviceMesh) -> dict[str, Tensor]:
@@ -91,20 +74,15 @@ def tensors_of(engine: Engine, mesh: DeviceMesh) -> dict[str, Tensor]:
         piece = None if weight is None else held(module, weight)
         shape = own if weight is None else weight.shape
         alike = dp if engine.stage == 0 or name not in shapes else None
-        found[name] = Tensor(
-            name,
-            own,
-            shape,
-            0 if piece is None else piece.dim,
-            None if piece is None or own == shape else piece.spans,
-            tuple(_shares(engine, parameter, own, tp, alike)),
-            weight,
-        )
+        dim = 0 if piece is None else piece.dim
+        spans = None if own == shape else piece.spans
+        shares = tuple(_shares(engine, parameter, tp, alike))
+        found[name] = Tensor(name, own, shape, dim, spans, shares, weight)
     return found
 
 
 def _shares(
-    engine: Engine, parameter: nn.Parameter, own: Sequence[int], tp: Group | None, dp: Group | None
+    engine: Engine, parameter: nn.Parameter, tp: Group | None, dp: Group | None
 ) -> Iterator[tuple[int, int, int, int]]:
     for extent in engine.extents[parameter]:
         count, which = 1, 0
@@ -115,22 +93,37 @@ def _shares(
         yield extent.start, extent.stop, count, which
 
 
-def stored_as(tensor: Tensor, box: Box) -> Iterator[tuple[Stored | None, Box, int, int]]:
-    """A logical box in the tensors that Hugging Face stores: (tensor, box in our order of dims,
-    first and last row of it within the given box)."""
-    weight = tensor.weight
-    if weight is None:
-        yield None, box, 0, box.size[0] if box.size else 1
+def stored_as(tensor: Tensor, box: Box) -> Iterator[tuple[str, Box, object, bool]]:
+    """A logical box in the tensors that are stored: (name, box of it, index of its rows within the
+    given box, whether it is the transposed one)."""
+    if tensor.weight is None:
+        yield tensor.name, box, ..., False
         return
     first, start, stop = 0, box.offset[0], box.offset[0] + box.size[0]
-    for part in weight.parts:
+    for part in tensor.weight.parts:
         a, b = max(start, first), min(stop, first + part.rows)
         if a < b:
-            inner = Box((a - first, *box.offset[1:]), (b - a, *box.size[1:]))
-            yield part, inner, a - start, b - start
+            offset, size = (a - first, *box.offset[1:]), (b - a, *box.size[1:])
+            turn = -1 if part.transposed else 1
+            inner = Box(offset[::turn], size[::turn])
+            yield part.name, inner, slice(a - start, b - start), part.transposed
         first += part.rows
 
 
-def turned(box: Box) -> Box:
-    """The same box of the transposed tensor."""
-    return Box(box.offset[::-1], box.size[::-1])
+def stored_shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """{tensor in the files: (the parameter that it is of, its shape there)}."""
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.weight is None:
+            found[name] = name, tensor.shape
+        else:
+            parts = tensor.weight.parts
+            found |= {part.name: (name, part.shape(tensor.weight)) for part in parts}
+    return found
+
+
+def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """What a state_dict has in addition to the parameters."""
+    names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    state = module.state_dict(keep_vars=True)
+    return {k: x for k, x in state.items() if k not in names and isinstance(x, torch.Tensor)}

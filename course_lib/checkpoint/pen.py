@@ -15,12 +15,12 @@ from typing import Protocol
 import torch
 
 from course_lib.checkpoint.agreed import about
-from course_lib.checkpoint.crc import Shares
-from course_lib.checkpoint.files import FileSet, runs
+from course_lib.checkpoint.files import Counted, runs
 from course_lib.checkpoint.off_gpu import Window
 from course_lib.files import start_writing
 from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
+from course_lib.pretrained.writer import FileSet
 
 WAITING = 8 << 20  # bytes of a file that are written before the disk is told to begin
 
@@ -41,18 +41,12 @@ class Takes(Protocol):
         """Take `x`, in the box's shape; its memory is the caller's again afterwards."""
 
 
-class Pen:
-    """Writes boxes of the tensors of one set of files; a context, which closes them.
-
-    `shares` and `elements` say of every tensor what this rank has written of it.
-    """
+class Pen(Counted):
+    """Writes boxes of the tensors of one set of files; a context, which closes them."""
 
     def __init__(self, folder: Path, files: FileSet):
+        super().__init__()
         self.folder, self.files = folder, files
-        self.shares: dict[str, int] = {}
-        self.elements: Counter[str] = Counter()
-        self.bytes = 0
-        self._crc = Shares()
         self._window = Window()
         self._open: dict[str, int] = {}
         self._waiting: Counter[int] = Counter()  # bytes by file
@@ -73,8 +67,7 @@ class Pen:
                 inside = list(_inside(places, begin, content))
                 for start, piece in inside:
                     _write(file, piece, slot.start + start)
-                share = self._crc.of(inside, slot.stop - slot.start)
-                self.shares[name] = self.shares.get(name, 0) ^ share
+                self.count(name, slot, inside)
         self.elements[name] += box.numel
         self.bytes += at
         self._waiting[file] += at

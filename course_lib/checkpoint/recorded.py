@@ -38,56 +38,48 @@ def _no_checkpoint(path: Path) -> str:
     """What is in this place where a checkpoint belongs, and what to do with it."""
     inside = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
     pickles = [name for name in inside if name.endswith((".pt", ".pth", ".bin", ".pkl", ".ckpt"))]
+    steps = ", ".join(one.name for one in folder.whole(path))
+    closed = "a pickle, a program that its reader runs, and is not opened"
+    lacks = f"no {folder.RECORD}"
     if path.is_file():
-        return (
-            f"{path} is a file, and a checkpoint is a folder with {folder.RECORD}; what torch.save "
-            "wrote is a pickle, a program that its reader runs, and is not opened"
+        what = f"is a file, and a checkpoint is a folder; what torch.save wrote is {closed}"
+    elif not path.is_dir():
+        what = (
+            "is no folder on this disk, as a checkpoint is, and nothing is fetched from a hub; "
+            "name the folder, or begin with weights from a hub by pretrained.load"
         )
-    if not path.is_dir():
-        return (
-            f"there is no folder {path}: a checkpoint is a folder on this disk, and nothing is "
-            "fetched from a hub; name the folder, or begin with weights from a hub by "
-            "pretrained.load"
+    elif steps:
+        what = f"is a folder of checkpoints; name one of them: {steps}"
+    elif any(name.startswith("model") and "safetensors" in name for name in inside):
+        what = (
+            f"has weights and {lacks}, so no training goes on from it; begin one with these "
+            "weights by pretrained.load, or `course train --from`"
         )
-    if folder.whole(path):
-        names = ", ".join(one.name for one in folder.whole(path))
-        return f"{path} is a folder of checkpoints; name one of them: {names}"
-    if any(name.startswith("model") and "safetensors" in name for name in inside):
-        return (
-            f"{path} has weights and no {folder.RECORD}, so no training goes on from it; begin one "
-            "with these weights by pretrained.load, or `course train --from`"
-        )
-    if pickles:
-        return (
-            f"{path} has {pickles[0]} and no {folder.RECORD}: a pickle is a program that its "
-            "reader runs, and is not opened; name a checkpoint of course_lib's"
-        )
-    return f"{path} has no {folder.RECORD}, so it is no checkpoint; {folder.remedy(path)}"
+    elif pickles:
+        what = f"has {lacks}; {pickles[0]} is {closed}; name a checkpoint of course_lib's"
+    else:
+        what = f"has {lacks}, so it is no checkpoint; {folder.remedy(path)}"
+    return f"{path} {what}"
 
 
 def check_groups(path: Path, record: Mapping, engine: Engine) -> None:
     """Refuse to go on with another optimizer, or with other groups of parameters."""
     kind, saved = type(engine.optimizer).__name__, record["optimizer"]
-    remedy = (
-        "go on with that, or take the weights alone: "
-        "`course train --from`, or pretrained.load of the same folder"
-    )
+    remedy = "go on with that, or take the weights alone: `course train --from`, or pretrained.load"
     if kind != saved:
         raise CheckpointError(
             f"{path} was trained with {saved}, and this engine has {kind}; {remedy}"
         )
-    there, here = record["engine"]["groups"], engine.optimizer.param_groups
-    if len(there) != len(here):
+    there, here = len(record["engine"]["groups"]), len(engine.optimizer.param_groups)
+    if there != here:
         raise CheckpointError(
-            f"{path}: its {saved} had {len(there)} group(s) of parameters, and this engine's has "
-            f"{len(here)}; make the same groups"
+            f"{path}: its {saved} had {there} group(s) of parameters, and this engine's has "
+            f"{here}; make the same groups"
         )
     for name, parameter in engine.module.named_parameters():
         if parameter.requires_grad != (name in record["groups"]):
-            there, here = (
-                ("frozen", "trained") if parameter.requires_grad else ("trained", "frozen")
-            )
-            raise CheckpointError(f"{path}: {name} was {there}, and is {here} here; {remedy}")
+            both = ("frozen", "trained") if parameter.requires_grad else ("trained", "frozen")
+            raise CheckpointError(f"{path}: {name} was {both[0]}, and is {both[1]} here; {remedy}")
     for name, group in groups_of(engine).items():
         if record["groups"][name] != group:
             raise CheckpointError(
@@ -101,9 +93,7 @@ def goes_on(engine: Engine, counters: Mapping) -> None:
     scale = engine.precision.scale
     counters = dict(counters)
     if (scale is None) != (counters["scale"] is None):
-        counters["scale"] = scale and {
-            "value": scale.value, "good": scale.good, "left": scale.left,
-        }  # fmt: skip
+        counters["scale"] = engine.counters()["scale"]
     engine.set_counters(counters)
 
 

@@ -6,18 +6,17 @@ shares of the checksum are kept until all that was read can be added up. Lesson 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
 from course_lib.checkpoint import folder, sums
-from course_lib.checkpoint.checked import TENSORS, Report, report_of
-from course_lib.checkpoint.crc import Shares, crc32
-from course_lib.checkpoint.files import runs
+from course_lib.checkpoint.crc import crc32
+from course_lib.checkpoint.files import TENSORS, Counted, Report, report_of, runs
 from course_lib.layout import Box
 from course_lib.pretrained.header import STORED as KINDS
 from course_lib.pretrained.header import CheckpointError, Slot, read_json
@@ -35,10 +34,11 @@ def check(path: Path | str) -> None:
         saved.check()
 
 
-class Part:
+class Part(Counted):
     """One set of files, `model` or `optimizer`, open for reading."""
 
     def __init__(self, path: Path, stem: str, crcs: dict[str, str], *, verify: bool):
+        super().__init__()
         self.path, self.stem, self.crcs, self.verify = path, stem, crcs, verify
         self.file: Checkpoint | None = None
         self.slots: dict[str, Slot] = {}
@@ -46,39 +46,32 @@ class Part:
             index = path / f"{stem}.safetensors.index.json"
             self.file = Checkpoint(index if index.exists() else path / f"{stem}.safetensors")
             self.slots = self.file.slots
-        self.shares: dict[str, int] = {}
-        self.elements: Counter[str] = Counter()
-        self.bytes = 0
-        self._crc = Shares()
 
     def read(self, name: str, box: Box | None = None, *, counts: bool = True) -> torch.Tensor:
         """A box of a tensor, or all of it. `counts`: its bytes go into the checksum."""
         if name not in self.slots:
             raise CheckpointError(f"{self.path}: {name} is not among the {self.stem}'s tensors")
         slot = self.slots[name]
-        dtype = KINDS[slot.dtype]
         box = Box((0,) * len(slot.shape), tuple(slot.shape)) if box is None else box
-        elements = torch.empty(box.size, dtype=dtype, device="cpu")
+        elements = torch.empty(box.size, dtype=KINDS[slot.dtype], device="cpu")
         self.read_into(name, box, elements, counts=counts)
         return elements
 
-    def dtype_of(self, name: str) -> torch.dtype:
-        return KINDS[self.slots[name].dtype]
-
-    def read_into(self, name: str, box: Box, elements: torch.Tensor, *, counts: bool) -> None:
-        """Put a box into contiguous memory on the host, of the dtype that it is stored in."""
-        slot, size = self.slots[name], elements.element_size()
-        view = memoryview(elements.reshape(-1).view(torch.uint8).numpy())
+    def read_into(self, name: str, box: Box, place: torch.Tensor, *, counts: bool) -> None:
+        """Put a box into contiguous memory on the host; without a second copy, where that is of the
+        dtype that it is stored in."""
+        slot, size = self.slots[name], place.element_size()
+        if place.dtype != KINDS[slot.dtype]:
+            place.copy_(self.read(name, box, counts=counts))
+            return
+        view = memoryview(place.reshape(-1).view(torch.uint8).numpy())
         places = [(start * size, length * size) for start, length in runs(slot.shape, box)]
         self.file.fill(name, places, view)
         self.bytes += len(view)
         if counts and self.verify:
-            pieces, at = [], 0
-            for start, length in places:
-                pieces.append((start, view[at : at + length]))
-                at += length
-            share = self._crc.of(pieces, slot.stop - slot.start)
-            self.shares[name] = self.shares.get(name, 0) ^ share
+            ends = itertools.accumulate(length for _, length in places)
+            pieces = [(at, view[end - n : end]) for (at, n), end in zip(places, ends, strict=True)]
+            self.count(name, slot, pieces)
             self.elements[name] += box.numel
 
     def close(self) -> None:
@@ -102,7 +95,7 @@ class Saved:
                 f"{folder.FORM}; read it with the release that wrote it, or {self.remedy()}"
             )
         for name, about in self.about["files"].items():
-            self._check_file(name, about)
+            self._check_file(self.path / name, about)
         try:
             for stem in ("model", "optimizer"):
                 self.parts.append(Part(self.path, stem, self.about[stem], verify=verify))
@@ -156,19 +149,11 @@ class Saved:
     def _compare(self, part: Part, name: str, crc: int, more: str = "") -> None:
         if f"{crc:08x}" != part.crcs[name]:
             raise CheckpointError(
-                f"{self.path / self._file_of(part, name)} is damaged in {name}: the CRC-32 of its "
-                f"bytes is {crc:08x}, and {TENSORS} says {part.crcs[name]}; {more}{self.remedy()}"
+                f"{part.file.path_of(name)} is damaged in {name}: the CRC-32 of its bytes is "
+                f"{crc:08x}, and {TENSORS} says {part.crcs[name]}; {more}{self.remedy()}"
             )
 
-    def _file_of(self, part: Part, name: str) -> str:
-        number = part.file.files[name]
-        for file in self.about["files"]:
-            if os.path.samestat(os.fstat(number), (self.path / file).stat()):
-                return file
-        return f"{part.stem}.safetensors"
-
-    def _check_file(self, name: str, about: dict) -> None:
-        path = self.path / name
+    def _check_file(self, path: Path, about: dict) -> None:
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size

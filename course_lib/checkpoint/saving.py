@@ -16,19 +16,18 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
-from course_lib.checkpoint.agreed import about, agreed, not_written
-from course_lib.checkpoint.checked import TENSORS, added, report_of, vouched
-from course_lib.checkpoint.exchange import merged, union
-from course_lib.checkpoint.files import SHARD_BYTES
+from course_lib.checkpoint.agreed import about, agreed, merged, not_written, union
+from course_lib.checkpoint.crc import crc32
+from course_lib.checkpoint.files import SHARD_BYTES, TENSORS, of_all, report_of, vouched
 from course_lib.checkpoint.pen import Pen, Takes, make
-from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Label, Planned
+from course_lib.checkpoint.planned import MODEL, OPTIMIZER, VALUE, Label, Planned
 from course_lib.checkpoint.recorded import groups_of
 from course_lib.checkpoint.streams import streams_of
 from course_lib.files import sync_file
 from course_lib.gpt import GPT
 from course_lib.layout import Box
 from course_lib.pretrained.config import to_transformers
-from course_lib.pretrained.writer import CONFIG
+from course_lib.pretrained.writer import CONFIG, as_json
 from course_lib.tensor_parallel import check_replicas
 from course_lib.zero import Engine
 
@@ -101,9 +100,7 @@ class Written(NamedTuple):
 
 def joined(several: list[Written]) -> Written:
     """What several ranks have written together."""
-    reports = {
-        name: added([written.reports[name] for written in several]) for name in (MODEL, OPTIMIZER)
-    }
+    reports = of_all([written.reports for written in several])
     groups = {name: number for written in several for name, number in written.groups.items()}
     return Written(union([written.scalars for written in several]), groups, reports)
 
@@ -129,7 +126,7 @@ def write_own(planned: Planned, engine: Engine, pens: Mapping[str, Takes]) -> di
     scalars: dict[str, dict] = {}
     for text, x in engine.own_tensors():
         label = Label.of(text)
-        if is_scalar(planned, label):
+        if label.key != VALUE and label.key not in planned.keys.get(label.name, {}):
             kind = str(x.dtype).removeprefix("torch.")
             scalars.setdefault(label.name, {})[label.key] = [x.item(), kind]
         else:
@@ -140,11 +137,6 @@ def write_own(planned: Planned, engine: Engine, pens: Mapping[str, Takes]) -> di
         for name, x in planned.buffers.items():
             pens[MODEL].put(name, Box((0,) * x.dim(), tuple(x.shape)), x)
     return scalars
-
-
-def is_scalar(planned: Planned, label: Label) -> bool:
-    """Whether a tensor of an engine's is a single number beside a parameter's elements."""
-    return label.key != "value" and label.key not in planned.keys.get(label.name, {})
 
 
 def small_files(
@@ -171,8 +163,7 @@ def small_files(
     texts = {folder.RECORD: json.dumps(about, indent=1)}
     if isinstance(engine.module, GPT):
         dtype = next(p.dtype for p in engine.module.parameters())
-        config = to_transformers(engine.module.config, dtype, None)
-        texts[CONFIG] = json.dumps(config, indent=2, sort_keys=True) + "\n"
+        texts[CONFIG] = as_json(to_transformers(engine.module.config, dtype, None))
     return texts
 
 
@@ -181,11 +172,13 @@ def finish(part: Path, planned: Planned, written: Written, texts: Mapping[str, s
     files_of: dict = {"form": folder.FORM, "files": {}}
     for name in (MODEL, OPTIMIZER):
         files = planned.files[name]
-        files_of["files"] |= {file: files.about(file) for file in files.headers}
+        for file, header in files.headers.items():  # what a reader compares before a tensor is read
+            about = {"bytes": files.sizes[file], "header": f"{crc32(header):08x}"}
+            files_of["files"][file] = about
         files_of[name] = vouched(written.reports[name], files)
         texts = {**texts, **files.index}
     texts = {**texts, TENSORS: json.dumps(files_of, indent=1)}
-    every = {name: sums.of_text(text) for name, text in texts.items()}
+    every = {name: sums.of_bytes(text.encode()) for name, text in texts.items()}
     record = texts.pop(folder.RECORD)  # which makes a checkpoint of a folder, so it comes last
     put_all(part, {**texts, sums.SUMS: sums.as_text(every), folder.RECORD: record})
 

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from course_lib.checkpoint import deepspeed_files
+from course_lib.checkpoint.folder import LATEST, RECORD, last
+from course_lib.checkpoint.recorded import record_of
 from course_lib.checkpoint.saved import Saved
 from course_lib.pretrained.config import from_transformers
 from course_lib.pretrained.header import STORED, CheckpointError, read_json
-from course_lib.pretrained.names import prefix_of, weights_of
-from course_lib.pretrained.reader import WHOLE, Checkpoint
+from course_lib.pretrained.names import weights_of
+from course_lib.pretrained.reader import Checkpoint, check_range
+from course_lib.pretrained.writer import CONFIG
 
 AT_ONCE = 1 << 22  # bytes of a tensor that are read, and held beside it, at a time
-CONFIG, RECORD, LATEST = "config.json", "training.json", "latest"
-OPTIMIZER = ("optimizer.safetensors", "optimizer.safetensors.index.json")
-FORM = 3  # the newest form of our own checkpoints; form 2 kept the masters by rank
 MASTER = ":master"
 
 
@@ -61,7 +61,7 @@ class Source(NamedTuple):
             part = own[start : start + max(1, AT_ONCE // row)]
             found = entry.rows(start, start + len(part))
             part.copy_(found)
-            _check_range(name, part, found)
+            check_range(part, found, name, self.path)
             del found  # before the next rows come
         return target
 
@@ -106,54 +106,24 @@ def _of_deepspeed(files: deepspeed_files.DeepSpeedFiles, config: dict | None) ->
             entries, tied = _renamed(entries, files.path, config), {}
     about = {
         "kind": "deepspeed", "path": str(files.path), "stage": files.stage, "ranks": files.world,
-        "release": files.release, "step": files.training["steps"], "notes": notes,
+        "release": files.release, "step": files.steps, "notes": notes,
     }  # fmt: skip
     return Source(files.path, entries, dict(tied), config, about)
 
 
 def _of_ours(step: Path, config: dict | None, stack: contextlib.ExitStack) -> Source:
     """The files of weights in Hugging Face's names; the master copies beside, in our own."""
-    record = read_json((step / RECORD).read_bytes(), step / RECORD)
-    form = record.get("form", 1)
-    if not isinstance(form, int) or form > FORM:
-        raise CheckpointError(
-            f"{step / RECORD}: form {form!r} is newer than this release, which knows forms up to "
-            f"{FORM}; take the release that wrote it"
-        )
-    if form == FORM:  # every byte that will be used is held against its checksum first
-        with Saved(step) as saved:
-            saved.check(lambda stem, name: stem == "model" or name.endswith(MASTER))
-    source = _of_hugging_face(step, config, stack)
-    about = {"kind": "course", "path": str(step), "step": record.get("step"), "notes": []}
-    half = any(e.dtype in (torch.float16, torch.bfloat16) for e in source.tensors.values())
-    if form < FORM and half:
-        raise CheckpointError(
-            f"{step / RECORD}: form {form} keeps the float32 copies of 16-bit weights in files of "
-            "its ranks, which are not read here; go on with the release that wrote it, or take the "
-            f"16-bit weights themselves: they are {step / WHOLE}, as transformers reads it"
-        )
-    optimizer = next((step / name for name in OPTIMIZER if (step / name).is_file()), None)
-    if form < FORM or optimizer is None:
-        return source._replace(about=about)
-    if config is None:
+    about = {"kind": "course", "path": str(step), "step": record_of(step).get("step"), "notes": []}
+    saved = stack.enter_context(Saved(step))
+    saved.check(lambda stem, name: stem == "model" or name.endswith(MASTER))  # all that is used
+    entries = {name: _entry(saved.model.file, name) for name in saved.model.slots}
+    masters = [name for name in saved.optimizer.slots if name.endswith(MASTER)]
+    if masters and config is None:
         raise CheckpointError(f"{step} has no {CONFIG}; name it with --config")
-    masters = stack.enter_context(Checkpoint(optimizer))
-    ours = {
-        name.removesuffix(MASTER): _entry(masters, name)
-        for name in masters.slots if name.endswith(MASTER)
-    }  # fmt: skip
-    known = from_transformers(config, step / CONFIG)
-    fine = {w.name: w for w in weights_of(known, prefix_of(known, source.tensors))}
-    lost = sorted(ours.keys() - fine.keys())
-    if lost:
-        raise CheckpointError(
-            f"{optimizer}: {lost[0]}{MASTER} is of no weight of the model that {CONFIG} describes"
-        )
-    entries = dict(source.tensors)
-    for name, entry in ours.items():
-        _check_shape(optimizer, name, entry.shape, fine[name].shape)
-        entries |= dict(_parts(fine[name], entry))
-    return source._replace(tensors=entries, about=about)
+    if masters:
+        ours = {name.removesuffix(MASTER): _entry(saved.optimizer.file, name) for name in masters}
+        entries |= _renamed(ours, step, config, every=False)
+    return Source(step, entries, {}, config, about)
 
 
 def _of_hugging_face(folder: Path, config: dict | None, stack: contextlib.ExitStack) -> Source:
@@ -163,24 +133,27 @@ def _of_hugging_face(folder: Path, config: dict | None, stack: contextlib.ExitSt
     return Source(folder, entries, {}, config, about)
 
 
-def _renamed(entries: dict[str, Entry], path: Path, config: dict) -> dict[str, Entry]:
-    """The tensors of our dense model as those that its family's checkpoints have."""
-    known = weights_of(from_transformers(config))
-    lost = sorted(w.name for w in known if w.name not in entries)
-    more = sorted(entries.keys() - {w.name for w in known})
+def _renamed(
+    entries: dict[str, Entry], path: Path, config: dict, *, every: bool = True
+) -> dict[str, Entry]:
+    """The tensors of our dense model, or some of them, as its family's checkpoints have them."""
+    known = {weight.name: weight for weight in weights_of(from_transformers(config))}
+    lost = sorted(known.keys() - entries.keys()) if every else []
+    more = sorted(entries.keys() - known.keys())
     if lost or more:
-        raise CheckpointError(
-            f"{path}: the config is of another model: "
-            + (
-                f"it needs {lost[0]}, which is not there"
-                if lost
-                else f"{more[0]} has no place in it"
-            )
-        )
+        what = f"it needs {lost[0]}, which is not there" if lost else f"{more[0]} is not in it"
+        raise CheckpointError(f"{path}: the config is of another model: {what}")
     found: dict[str, Entry] = {}
-    for weight in known:
-        _check_shape(path, weight.name, entries[weight.name].shape, weight.shape)
-        found |= dict(_parts(weight, entries[weight.name]))
+    for name, weight in known.items():
+        if name not in entries:
+            continue
+        has, needs = tuple(entries[name].shape), tuple(weight.shape)
+        if has != needs:
+            raise CheckpointError(
+                f"{path}: {name} is {has}, and the config makes it {needs}; is the config of this "
+                "model?"
+            )
+        found |= dict(_parts(weight, entries[name]))
     return found
 
 
@@ -212,41 +185,11 @@ def _entry(checkpoint: Checkpoint, name: str) -> Entry:
     return Entry(slot.shape, STORED[slot.dtype], rows)
 
 
-def _check_shape(path: Path, name: str, has: tuple, needs: tuple) -> None:
-    if tuple(has) != tuple(needs):
-        raise CheckpointError(
-            f"{path}: {name} is {tuple(has)}, and the config makes it {tuple(needs)}; is the "
-            "config of this model?"
-        )
-
-
-def _check_range(name: str, own: Tensor, found: Tensor) -> None:
-    """Refuse what is finite and would be infinite."""
-    if not own.is_floating_point() or torch.finfo(own.dtype).max >= torch.finfo(found.dtype).max:
-        return
-    if not own.isinf().any():
-        return
-    lost = own.isinf() & ~found.isinf()
-    if lost.any():
-        raise CheckpointError(
-            f"{name}: {int(lost.sum())} numbers, up to "
-            f"{found[found.isfinite()].abs().max().item():.4g}, are too large for {own.dtype}, "
-            f"which ends at {torch.finfo(own.dtype).max:.4g}; take bfloat16 or float32"
-        )
-
-
 def _step_of_ours(path: Path) -> Path:
     """A run's folder, its folder of checkpoints, or a checkpoint: the last one of it."""
     for top in (path / "checkpoints", path):
-        latest = top / LATEST
-        if latest.is_file() and not (top / RECORD).is_file():
-            name = latest.read_text(errors="replace").strip()
-            if Path(name).name != name or name in ("", ".", "..") or not (top / name).is_dir():
-                raise CheckpointError(
-                    f"{latest} names {name[:60]!r}, and no checkpoint is there; name the folder of "
-                    "one"
-                )
-            return top / name
+        if (top / LATEST).is_file() and not (top / RECORD).is_file():
+            return last(top)
     return path
 
 

@@ -73,7 +73,7 @@ def convert(
             "folder": str(writer.folder),
             "dtypes": sorted({str(kind).removeprefix("torch.") for kind, _ in kinds.values()}),
             "tensors": len(kinds),
-            "bytes": writer.total,
+            "bytes": writer.files.total,
             "files": files,
             "tied": tied,
         }

@@ -19,6 +19,38 @@ TRAITS = {
     "llama": {"position": ("rotary",), "norm": ("rms",), "activation": ("swiglu",)},
 }
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+# Their key: our trait, and its value where a file leaves the key out; a size has no such value.
+KEYS = {
+    "gpt2": {
+        "vocab_size": ("vocabulary",),
+        "n_positions": ("length",),
+        "n_embd": ("hidden",),
+        "n_layer": ("layers",),
+        "n_head": ("heads",),
+        "n_inner": ("inner", None),
+        "layer_norm_epsilon": ("epsilon", 1e-5),
+        "tie_word_embeddings": ("tied", True),
+        "resid_pdrop": ("dropout", 0.1),
+        "embd_pdrop": ("dropout", 0.1),
+        "attn_pdrop": ("attention_dropout", 0.1),
+    },
+    "llama": {
+        "vocab_size": ("vocabulary",),
+        "max_position_embeddings": ("length",),
+        "hidden_size": ("hidden",),
+        "num_hidden_layers": ("layers",),
+        "num_attention_heads": ("heads",),
+        "intermediate_size": ("inner",),
+        "num_key_value_heads": ("kv_heads", None),
+        "rms_norm_eps": ("epsilon", 1e-6),
+        "rope_theta": ("rotary_base", 10000.0),
+        "tie_word_embeddings": ("tied", False),
+        "attention_bias": ("bias", False),
+        "mlp_bias": ("bias", False),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "resid_pdrop": ("dropout", 0.0),  # a key of ours: Llama's own has no such dropout
+    },
+}
 # What a config.json may say of these, and what else it would mean.
 PLAIN = {
     "gpt2": {
@@ -82,67 +114,33 @@ def from_transformers(keys: Mapping, where: object = "config.json") -> Config:
                 f"{where}: {key}={keys[key]!r} means {meaning}, which this model does not have; it "
                 f"takes checkpoints with {key}={plain!r}"
             )
-    return (_from_gpt2 if kind == "gpt2" else _from_llama)(keys, where)
-
-
-def _from_gpt2(keys: Mapping, where: object) -> Config:
-    activation = keys.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
-        raise CheckpointError(
-            f"{where}: activation_function={activation!r} is none of {', '.join(ACTIVATIONS)}"
-        )
-    drops = keys.get("resid_pdrop", 0.1), keys.get("embd_pdrop", 0.1)
-    if drops[0] != drops[1]:
-        raise CheckpointError(
-            f"{where}: resid_pdrop={drops[0]} and embd_pdrop={drops[1]} differ, and this model has "
-            "one dropout for both; give both one value (they matter in training alone)"
-        )
-    return Config.gpt2(
-        **_sizes(keys, where, "vocab_size", "n_positions", "n_embd", "n_layer", "n_head"),
-        inner=keys.get("n_inner"),
-        activation=ACTIVATIONS[activation],
-        epsilon=keys.get("layer_norm_epsilon", 1e-5),
-        tied=keys.get("tie_word_embeddings", True),
-        dropout=drops[0],
-        attention_dropout=keys.get("attn_pdrop", 0.1),
-    )
-
-
-def _from_llama(keys: Mapping, where: object) -> Config:
-    biases = keys.get("attention_bias", False), keys.get("mlp_bias", False)
-    if biases[0] != biases[1]:
-        raise CheckpointError(
-            f"{where}: attention_bias={biases[0]} and mlp_bias={biases[1]} differ, and this model "
-            "has biases everywhere or nowhere"
-        )
-    config = Config.llama(
-        **_sizes(
-            keys, where, "vocab_size", "max_position_embeddings", "hidden_size",
-            "num_hidden_layers", "num_attention_heads", "intermediate_size",
-        ),
-        kv_heads=keys.get("num_key_value_heads"),
-        bias=biases[0],
-        epsilon=keys.get("rms_norm_eps", 1e-6),
-        tied=keys.get("tie_word_embeddings", False),
-        rotary_base=_rotary_base(keys, where),
-        dropout=keys.get("resid_pdrop", 0.0),  # a key of ours: Llama's own has no such dropout
-        attention_dropout=keys.get("attention_dropout", 0.0),
-    )  # fmt: skip
+    lost = [name for name, entry in KEYS[kind].items() if len(entry) == 1 and name not in keys]
+    if lost:
+        raise CheckpointError(f"{where} does not say {', '.join(lost)}")
+    traits: dict = {}
+    said_by: dict[str, str] = {}
+    for name, (trait, *default) in KEYS[kind].items():
+        value = keys[name] if name in keys else default[0]
+        if traits.setdefault(trait, value) != value:
+            raise CheckpointError(
+                f"{where}: {said_by[trait]}={traits[trait]} and {name}={value} differ, and this "
+                f"model has one {trait} for both; give both one value"
+            )
+        said_by.setdefault(trait, name)
+    if kind == "gpt2":
+        activation = keys.get("activation_function", "gelu_new")
+        if activation not in ACTIVATIONS:
+            raise CheckpointError(
+                f"{where}: activation_function={activation!r} is none of {', '.join(ACTIVATIONS)}"
+            )
+        return Config.gpt2(**traits, activation=ACTIVATIONS[activation])
+    config = Config.llama(**{**traits, "rotary_base": _rotary_base(keys, where)})
     if keys.get("head_dim") not in (None, config.head_size):
         raise CheckpointError(
             f"{where}: head_dim={keys['head_dim']}, and this model's heads are hidden_size / "
             f"num_attention_heads = {config.hidden} / {config.heads} = {config.head_size} wide"
         )
     return config
-
-
-def _sizes(keys: Mapping, where: object, *names: str) -> dict[str, int]:
-    """The sizes, in our order; no default stands in for one of them."""
-    ours = ("vocabulary", "length", "hidden", "layers", "heads", "inner")
-    lost = [name for name in names if name not in keys]
-    if lost:
-        raise CheckpointError(f"{where} does not say {', '.join(lost)}")
-    return {own: keys[name] for own, name in zip(ours, names, strict=False)}
 
 
 def _rotary_base(keys: Mapping, where: object) -> float:
@@ -170,43 +168,15 @@ def to_transformers(config: Config, dtype: torch.dtype, more: Mapping | None = N
             f"these keys are a {more['model_type']}'s, and the model that is saved is a {kind}"
         )
     more.pop("torch_dtype", None)  # the older name of dtype
-    shared = {
-        "model_type": kind,
-        "vocab_size": config.vocabulary,
-        "tie_word_embeddings": config.tied,
-    }
-    shared |= {"dtype": str(dtype).removeprefix("torch."), "resid_pdrop": config.dropout}
+    own = {name: getattr(config, trait) for name, (trait, *_) in KEYS[kind].items()}
+    own |= {"model_type": kind, "dtype": str(dtype).removeprefix("torch.")}
+    if kind == "gpt2":
+        own["architectures"] = ["GPT2LMHeadModel"]
+        own["activation_function"] = "gelu" if config.activation == "gelu" else "gelu_new"
+    else:
+        own |= {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}
+        own["head_dim"] = config.head_size
+        own["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
     # Their defaults are words of the published vocabularies, and here perhaps no words at all.
     ends = {"bos_token_id": None, "eos_token_id": None}
-    if kind == "gpt2":
-        own = {
-            "architectures": ["GPT2LMHeadModel"],
-            "n_positions": config.length,
-            "n_embd": config.hidden,
-            "n_layer": config.layers,
-            "n_head": config.heads,
-            "n_inner": config.inner,
-            "activation_function": "gelu" if config.activation == "gelu" else "gelu_new",
-            "layer_norm_epsilon": config.epsilon,
-            "embd_pdrop": config.dropout,
-            "attn_pdrop": config.attention_dropout,
-        }
-    else:
-        own = {
-            "architectures": ["LlamaForCausalLM"],
-            "max_position_embeddings": config.length,
-            "hidden_size": config.hidden,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.kv_heads,
-            "head_dim": config.head_size,
-            "intermediate_size": config.inner,
-            "hidden_act": "silu",
-            "rms_norm_eps": config.epsilon,
-            "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base},
-            "rope_theta": config.rotary_base,
-            "attention_bias": config.bias,
-            "mlp_bias": config.bias,
-            "attention_dropout": config.attention_dropout,
-        }
-    return {**ends, **more, **shared, **own}
+    return {**ends, **more, **own}

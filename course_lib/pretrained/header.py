@@ -15,22 +15,14 @@ from typing import NamedTuple
 import torch
 
 LONGEST = 100_000_000  # bytes of JSON, the bound of the format's own library
-# The dtypes that a weight may have here.
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
-# What a buffer beside the weights may be, such as a count of steps or a mask.
-PLAIN = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}
-PLAIN |= {"U8": torch.uint8, "BOOL": torch.bool}
-STORED = DTYPES | PLAIN
+# The dtypes that a weight may have here, and those of other buffers, such as a count or a mask.
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+STORED = DTYPES | {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}
+STORED |= {"U8": torch.uint8, "BOOL": torch.bool}
 _STORED_AS = {dtype: name for name, dtype in STORED.items()}
-# Bytes of an element; masks and other buffers that are left alone may have these dtypes too.
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "C64": 8}
-BYTES |= {"I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
+# Bytes of an element; a buffer that is left alone may have further dtypes.
+BYTES = {name: dtype.itemsize for name, dtype in STORED.items()}
+BYTES |= {"U64": 8, "U32": 4, "U16": 2, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1}
 
 
 class CheckpointError(ValueError):
@@ -82,10 +74,7 @@ def make_header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> t
     text = json.dumps(told).encode()
     text += b" " * (-len(text) % 8)
     begin = 8 + len(text)
-    slots = {
-        name: one._replace(start=begin + one.start, stop=begin + one.stop)
-        for name, one in slots.items()
-    }
+    slots = {n: Slot(d, shape, begin + a, begin + b) for n, (d, shape, a, b) in slots.items()}
     return len(text).to_bytes(8, "little") + text, slots
 
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.collectives.agreement import all_or_none
 from course_lib.collectives.call import Group
 from course_lib.gpt import GPT, Config
 from course_lib.pretrained.config import family, read_config
 from course_lib.pretrained.header import DTYPES, CheckpointError
-from course_lib.pretrained.hub import locate
 from course_lib.pretrained.names import (
     HEAD,
     STORED_HEAD,
     TABLE,
     Piece,
-    Stored,
     Weight,
     check_model,
     held,
@@ -34,12 +35,12 @@ from course_lib.pretrained.names import (
     prefix_of,
     weights_of,
 )
-from course_lib.pretrained.reader import Checkpoint
+from course_lib.pretrained.reader import Checkpoint, check_range
 from course_lib.pretrained.sketch import Sketching, without_numbers
-from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
 
+NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hugging Face hub
 # Keys of a config that neither change the logits nor a shape: a checkpoint may differ in them.
 FREE = {"dropout", "attention_dropout", "recompute", "length"}
 
@@ -126,6 +127,37 @@ class Filler:
 
     def close(self) -> None:
         self._open.close()
+
+
+def together(groups: Sequence[Group], what: str) -> AbstractContextManager[None]:
+    """Run the body, which reads or writes files; raise its error, or a CheckpointError with another
+    rank's, once every rank of the groups is here: the next collective would hang."""
+    return all_or_none(groups, what, error=CheckpointError)
+
+
+def locate(source: str | os.PathLike) -> Path:
+    """The path of a checkpoint; a name on the hub, such as 'openai-community/gpt2', becomes a local
+    folder of safetensors and JSON: never a pickle is fetched."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if not (isinstance(source, str) and NAME.fullmatch(source)) or path.suffix == ".safetensors":
+        raise FileNotFoundError(f"there is no checkpoint at {path}")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise CheckpointError(
+            f"there is no folder {source!r} here, and to fetch that name from the hub takes "
+            "huggingface_hub: pip install 'course_lib[huggingface]'"
+        ) from error
+    try:  # ranks that ask at once wait for each other: the hub's own files are locked
+        return Path(snapshot_download(source, allow_patterns=["*.safetensors", "*.json"]))
+    except Exception as error:  # the hub's errors have many classes, and no network has more
+        raise CheckpointError(
+            f"there is no folder {source!r} here, and the hub did not give a model of that name: "
+            f"{type(error).__name__}: {str(error).strip().splitlines()[0]} — without a network, "
+            "fetch it elsewhere (hf download) and pass the folder"
+        ) from error
 
 
 def groups_of(model: GPT | None, mesh: DeviceMesh | None) -> list[Group]:
@@ -243,19 +275,7 @@ def _fill(parameter: Tensor, weight: Weight, piece: Piece, checkpoint: Checkpoin
         found = part.turned(checkpoint.read(part.name, dim, start, stop))
         own = parameter.narrow(piece.dim, at, stop - start)
         own.copy_(found)
-        _check_range(own, found, part, checkpoint)
-
-
-def _check_range(own: Tensor, found: Tensor, part: Stored, checkpoint: Checkpoint) -> None:
-    if torch.finfo(own.dtype).max >= torch.finfo(found.dtype).max:
-        return
-    lost = int((own.isinf() & ~found.isinf().to(own.device)).sum())
-    if lost:
-        raise CheckpointError(
-            f"{checkpoint.path}: {lost} numbers of {part.name}, stored as {found.dtype}, up to "
-            f"{found[found.isfinite()].abs().max().item():.4g}, are too large for {own.dtype}, "
-            f"which ends at {torch.finfo(own.dtype).max:.4g}; load it as bfloat16 or float32"
-        )
+        check_range(own, found, part.name, checkpoint.path)
 
 
 def _folder(path: Path) -> Path:

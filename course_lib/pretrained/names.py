@@ -108,28 +108,22 @@ def _shapes(config: Config) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def _weight(kind: str, config: Config, prefix: str, name: str, shape: tuple) -> Weight:
-    if name == HEAD:
-        return Weight(name, shape, (Stored(STORED_HEAD, shape[0], False),))
     module, _, last = name.rpartition(".")
-    if not module.startswith("blocks."):
-        return Weight(
-            name, shape, (Stored(f"{prefix}{AROUND[kind][module]}.{last}", shape[0], False),)
-        )
-    _, layer, inner = module.split(".", 2)
-    theirs = BLOCK[kind][inner]
-    rows = [shape[0] // len(theirs)] * len(theirs)  # gate and up are equally long
-    if inner == "attention.qkv" and len(theirs) == 3:
+    inside = module.startswith("blocks.")
+    if name == HEAD:
+        stored = [STORED_HEAD]
+    elif inside:
+        _, layer, inner = module.split(".", 2)
+        stored = [f"{prefix}{LIST[kind]}.{layer}.{one}.{last}" for one in BLOCK[kind][inner]]
+    else:
+        stored = [f"{prefix}{AROUND[kind][module]}.{last}"]
+    rows = [shape[0] // len(stored)] * len(stored)  # gate and up are equally long
+    if len(stored) == 3:
         q, kv = config.heads * config.head_size, config.kv_heads * config.head_size
         rows = [q, kv, kv]
-    conv1d = kind == "gpt2" and len(shape) == 2
-    return Weight(
-        name,
-        shape,
-        tuple(
-            Stored(f"{prefix}{LIST[kind]}.{layer}.{one}.{last}", length, conv1d)
-            for one, length in zip(theirs, rows, strict=True)
-        ),
-    )
+    turned = kind == "gpt2" and inside and len(shape) == 2
+    parts = [Stored(*pair, turned) for pair in zip(stored, rows, strict=True)]
+    return Weight(name, shape, tuple(parts))
 
 
 def prefix_of(config: Config, names: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ class Checkpoint:
         self.folder = self.path if self.path.is_dir() else self.path.parent
         self.slots: dict[str, Slot] = {}
         self.files: dict[str, int] = {}  # the open file that each tensor is in
-        self._open: list[int] = []
+        self._open: dict[int, Path] = {}
         try:
             index = self._index()
             if index is None:
@@ -61,11 +60,10 @@ class Checkpoint:
     def whole(self, name: str) -> Tensor:
         """All of a tensor, also of one element without dims, or of none."""
         slot = self.slots[name]
-        if 0 in slot.shape:
-            return torch.empty(slot.shape, dtype=STORED[slot.dtype], device="cpu")
-        found = bytearray(slot.stop - slot.start)
-        self._fill(self.files[name], memoryview(found), slot.start, name)
-        return torch.frombuffer(found, dtype=STORED[slot.dtype]).view(slot.shape)
+        found = torch.empty(slot.shape, dtype=STORED[slot.dtype], device="cpu")
+        view = memoryview(found.view(-1).view(torch.uint8).numpy())
+        self._fill(self.files[name], view, slot.start, name)
+        return found
 
     def fill(self, name: str, runs: Iterable[tuple[int, int]], view: memoryview) -> None:
         """Put runs of a tensor's bytes, (start, length) each, one after another into `view`."""
@@ -76,17 +74,16 @@ class Checkpoint:
 
     def close(self) -> None:
         while self._open:
-            os.close(self._open.pop())
+            os.close(self._open.popitem()[0])
+
+    def path_of(self, name: str) -> Path:
+        """The file that a tensor is in."""
+        return self._open[self.files[name]]
 
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _fill(self, file: int, view: memoryview, at: int, name: str, *, into: bool = False) -> None:
@@ -138,7 +135,7 @@ class Checkpoint:
             raise type(error)(
                 f"{path}{what if named else ''}, cannot be opened: {error.strerror}"
             ) from error
-        self._open.append(file)
+        self._open[file] = path
         if hasattr(os, "posix_fadvise"):  # do not read ahead into what belongs to other ranks
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         slots = read_header(file, path)
@@ -151,6 +148,19 @@ class Checkpoint:
             )
         self.slots |= slots
         self.files |= dict.fromkeys(slots, file)
+
+
+def check_range(own: Tensor, found: Tensor, name: str, path: Path) -> None:
+    """Refuse elements that are finite as they are stored and infinite in the dtype of `own`."""
+    if not own.is_floating_point() or torch.finfo(own.dtype).max >= torch.finfo(found.dtype).max:
+        return
+    lost = int((own.isinf() & ~found.isinf().to(own.device)).sum())
+    if lost:
+        raise CheckpointError(
+            f"{path}: {lost} numbers of {name}, stored as {found.dtype}, up to "
+            f"{found[found.isfinite()].abs().max().item():.4g}, are too large for {own.dtype}, "
+            f"which ends at {torch.finfo(own.dtype).max:.4g}; take bfloat16 or float32"
+        )
 
 
 def _nothing(folder: Path) -> CheckpointError:

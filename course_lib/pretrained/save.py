@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives
 from course_lib.collectives.call import Group
 from course_lib.gpt import GPT
 from course_lib.pretrained.config import to_transformers
-from course_lib.pretrained.header import NAMES, CheckpointError
-from course_lib.pretrained.load import groups_of
+from course_lib.pretrained.header import DTYPES, CheckpointError
+from course_lib.pretrained.load import groups_of, together
 from course_lib.pretrained.names import Piece, Weight, check_model, held, places, weights_of
-from course_lib.pretrained.together import together
 from course_lib.pretrained.writer import Kinds, Writer
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
 
@@ -35,14 +33,12 @@ def save(
     *,
     config: Mapping | None = None,
     shard_bytes: float = 5e9,
-    gathered: Callable[[nn.Parameter], AbstractContextManager] = nullcontext,
 ) -> None:
     """Write a checkpoint as transformers writes it; every rank of the mesh has to call this.
 
     Rank 0 writes. `config` are further keys for config.json, such as those of the checkpoint that
     the model came from. What stood in the folder stays there until all is written, or for good if
-    the writing fails; then every rank raises. `gathered(parameter)` is a context in which every
-    rank has its whole part of it, for a model whose parameters are sharded over dp as well.
+    the writing fails; then every rank raises.
     """
     groups, what = groups_of(model, mesh), f"saving to {folder}"
     with together(groups, what):
@@ -71,12 +67,11 @@ def save(
                 stack.callback(writer.discard)
         for number, weight in enumerate(weights):
             ranks = [one[number] for one in everyone]
-            with gathered(model.get_parameter(weight.name)):
-                parts = _gathered(model, weight, ranks, group if gathers else None)
-                with together(groups, what):
-                    if writer is not None:
-                        _write(writer, weight, ranks, parts)
-                del parts
+            parts = _gathered(model, weight, ranks, group if gathers else None)
+            with together(groups, what):
+                if writer is not None:
+                    _write(writer, weight, ranks, parts)  # of which nothing stays
+            del parts
         with together(groups, what):
             if writer is not None:
                 writer.finish()
@@ -102,7 +97,7 @@ def _kinds(model: GPT, weights: Sequence[Weight]) -> Kinds:
     kinds = {}
     for weight in weights:
         own = model.get_parameter(weight.name)
-        if own.is_meta or own.dtype not in NAMES:
+        if own.is_meta or own.dtype not in DTYPES.values():
             trouble = "has no numbers yet" if own.is_meta else f"is {own.dtype}"
             raise CheckpointError(f"{weight.name} {trouble}, and cannot be saved so")
         for part in weight.parts:
@@ -119,25 +114,20 @@ def _gathered(
         return [own]
     mine = ranks[group.rank()]
     flat = own.narrow(mine.dim, 0, mine.length).reshape(-1)  # without padding
-    shapes = [_shape(weight, piece) for piece in ranks]
+    shapes = []
+    for piece in ranks:
+        shape = list(weight.shape)
+        shape[piece.dim] = piece.length
+        shapes.append(torch.Size(shape))
     joined = collectives.gather(flat, group, sizes=[shape.numel() for shape in shapes])
-    if joined is None:
-        return []
-    flats = joined.split([shape.numel() for shape in shapes])
-    return [flat.view(shape) for flat, shape in zip(flats, shapes, strict=True)]
+    flats = [] if joined is None else joined.split([shape.numel() for shape in shapes])
+    return [flat.view(shape) for flat, shape in zip(flats, shapes, strict=False)]
 
 
 def _write(
     writer: Writer, weight: Weight, ranks: Sequence[Piece], pieces: Sequence[Tensor]
 ) -> None:
-    for name, numbers in _assembled(weight, ranks, pieces).items():
-        writer.put(name, numbers)
-
-
-def _assembled(
-    weight: Weight, ranks: Sequence[Piece], pieces: Sequence[Tensor]
-) -> dict[str, bytearray]:
-    """The bytes of each stored tensor, put together in the memory that the file will take."""
+    """Put the bytes of each stored tensor together in memory that the file takes."""
     dtype, buffers, views = pieces[0].dtype, {}, {}
     for part in weight.parts:
         shape = torch.Size(part.shape(weight))
@@ -148,7 +138,8 @@ def _assembled(
         for part, start, stop, at in places(weight, piece):
             here = views[part.name].narrow(piece.dim, start, stop - start)
             here.copy_(numbers.narrow(piece.dim, at, stop - start))
-    return buffers
+    for name, numbers in buffers.items():
+        writer.put(name, numbers)
 
 
 def _check_covered(weight: Weight, ranks: Sequence[Piece]) -> None:
@@ -164,9 +155,3 @@ def _check_covered(weight: Weight, ranks: Sequence[Piece]) -> None:
             f"{weight.name}: the ranks hold {at} of {size} along dim {ranks[0].dim} without a gap; "
             "was the model cut by another plan?"
         )
-
-
-def _shape(weight: Weight, piece: Piece) -> torch.Size:
-    shape = list(weight.shape)
-    shape[piece.dim] = piece.length
-    return torch.Size(shape)

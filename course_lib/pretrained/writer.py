@@ -20,7 +20,7 @@ import torch
 
 from course_lib.files import sync_file, sync_folder
 from course_lib.pretrained.header import CheckpointError, Slot, make_header
-from course_lib.pretrained.reader import INDEX, WHOLE
+from course_lib.pretrained.reader import INDEX
 
 CONFIG = "config.json"
 Kinds = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -42,6 +42,30 @@ def shards(tensors: Kinds, most: float) -> list[dict]:
     return files
 
 
+class FileSet:
+    """Tensors by name, laid out over `STEM.safetensors`, or over several and their index."""
+
+    def __init__(self, stem: str, tensors: Kinds, most: float):
+        self.headers: dict[str, bytes] = {}  # of each file
+        self.sizes: dict[str, int] = {}
+        self.slots: dict[str, Slot] = {}
+        self.file_of: dict[str, str] = {}
+        files = shards(tensors, most) if tensors else []
+        for number, kinds in enumerate(files, start=1):
+            name = f"{stem}.safetensors"
+            if len(files) > 1:
+                name = f"{stem}-{number:05d}-of-{len(files):05d}.safetensors"
+            self.headers[name], slots = make_header(kinds)
+            self.sizes[name] = max(slot.stop for slot in slots.values())
+            self.slots |= slots
+            self.file_of |= dict.fromkeys(slots, name)
+        self.total = sum(slot.stop - slot.start for slot in self.slots.values())
+        self.index: dict[str, str] = {}  # file name to text, of an index where one is needed
+        if len(files) > 1:
+            index = {"metadata": {"total_size": self.total}, "weight_map": self.file_of}
+            self.index[f"{stem}.safetensors.index.json"] = as_json(index)
+
+
 class Writer:
     """Takes the tensors of a checkpoint one by one and holds none of them."""
 
@@ -49,65 +73,56 @@ class Writer:
         self, folder: str | os.PathLike, tensors: Kinds, config: Mapping | None, most: float
     ):
         self.folder = Path(folder).expanduser().resolve()
-        files = shards(tensors, most)
+        self.files = FileSet("model", tensors, most)
         _check_place(self.folder)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.new = self._beside("new")
         self.new.mkdir()
-        self.total = sum(math.prod(shape) * dtype.itemsize for dtype, shape in tensors.values())
-        self._slots: dict[str, Slot] = {}
-        self._file_of: dict[str, str] = {}
-        self._owed: dict[str, set[str]] = {}
+        self._missing = {file: set() for file in self.files.headers}
+        for name, file in self.files.file_of.items():
+            self._missing[file].add(name)
         self._open: dict[str, BinaryIO] = {}
-        self._headers: dict[str, bytes] = {}
+        texts = dict(self.files.index)
+        if config is not None:  # else these are weights whose model is not known
+            texts[CONFIG] = as_json(config)
         try:
-            for number, one in enumerate(files, start=1):
-                name = WHOLE
-                if len(files) > 1:
-                    name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
-                self._headers[name], slots = make_header(one)
-                self._slots |= slots
-                self._owed[name] = set(slots)
-                self._file_of |= dict.fromkeys(slots, name)
-            if config is not None:  # of weights whose model is not known
-                self._write(CONFIG, _text(config))
-            if len(files) > 1:
-                index = {"metadata": {"total_size": self.total}, "weight_map": self._file_of}
-                self._write(INDEX, _text(index))
+            for name, text in texts.items():
+                with (self.new / name).open("w", encoding="utf-8") as file:
+                    file.write(text)
+                    sync_file(file)
         except BaseException:
             self.discard()
             raise
 
     def put(self, name: str, numbers: bytes | bytearray) -> None:
         """Write a tensor's bytes, once; a file that has all of its own goes to the disk."""
-        slot, where = self._slots[name], self._file_of[name]
+        slot, where = self.files.slots[name], self.files.file_of[name]
         if len(numbers) != slot.stop - slot.start:
             raise CheckpointError(
                 f"{name} came with {len(numbers)} bytes and has a place of {slot.stop - slot.start}"
             )
-        self._owed[where].remove(name)
+        self._missing[where].remove(name)
         if where not in self._open:
             self._open[where] = (self.new / where).open("wb")
-            self._open[where].write(self._headers[where])
+            self._open[where].write(self.files.headers[where])
         file = self._open[where]
         file.seek(slot.start)
         file.write(numbers)
-        if not self._owed[where]:
-            _to_disk(self._open.pop(where))
+        if not self._missing[where]:
+            with self._open.pop(where):  # closed whether or not the disk takes it
+                sync_file(file)
 
     def finish(self) -> None:
         """Put the new folder in the old one's place; what else was in that comes along."""
-        lost = [name for owed in self._owed.values() for name in owed]
+        lost = [name for names in self._missing.values() for name in names]
         if lost:
             raise CheckpointError(f"{len(lost)} tensors were never written, such as {min(lost)}")
         sync_folder(self.new)
         if not self.folder.exists():
             self.new.rename(self.folder)
         else:
-            shutil.copymode(self.folder, self.new)
-            for one in self.folder.iterdir():
-                if not _ours(one.name):
-                    _keep(one, self.new / one.name)
+            options = {"symlinks": True, "dirs_exist_ok": True, "copy_function": _link}
+            shutil.copytree(self.folder, self.new, ignore=self._replaced, **options)
             old = self._beside("old")
             self.folder.rename(old)
             try:
@@ -125,10 +140,9 @@ class Writer:
                 self._open.popitem()[1].close()
         shutil.rmtree(self.new, ignore_errors=True)
 
-    def _write(self, name: str, text: bytes) -> None:
-        file = (self.new / name).open("wb")
-        file.write(text)
-        _to_disk(file)
+    def _replaced(self, folder: str, names: list[str]) -> set[str]:
+        """Of the old folder's names those that the new one has, too."""
+        return {name for name in names if _ours(name) and Path(folder) == self.folder}
 
     def _beside(self, what: str) -> Path:
         return self.folder.with_name(f".{self.folder.name}.{what}-{secrets.token_hex(4)}")
@@ -156,22 +170,8 @@ def _ours(name: str) -> bool:
     return weights or name in (INDEX, CONFIG)
 
 
-def _text(told: Mapping) -> bytes:
-    return (json.dumps(told, indent=2, sort_keys=True) + "\n").encode()
-
-
-def _to_disk(file: BinaryIO) -> None:
-    """Sync a file and close it, whether or not the disk takes it."""
-    with file:
-        sync_file(file)
-
-
-def _keep(source: Path, target: Path) -> None:
-    """The same file or folder under a second name; a link stays a link."""
-    if source.is_dir() and not source.is_symlink():
-        shutil.copytree(source, target, symlinks=True, copy_function=_link)
-    else:
-        _link(source, target)
+def as_json(keys: Mapping) -> str:
+    return json.dumps(keys, indent=2, sort_keys=True) + "\n"
 
 
 def _link(source: str | Path, target: str | Path) -> None:

@@ -72,11 +72,8 @@ class Bar:
         if not self.drawn:
             self.bar.start()
             self.drawn = True
-        left = f"{clock(progress.left)} left"
-        text = str(progress)
-        self.bar.update(
-            self.task, completed=progress.point.step, description=text, left=left, refresh=True
-        )
+        shown = {"description": str(progress), "left": f"{clock(progress.left)} left"}
+        self.bar.update(self.task, completed=progress.point.step, refresh=True, **shown)
 
     def close(self) -> None:
         if self.drawn:
@@ -91,16 +88,12 @@ def draw(done: dict) -> str | None:
 
         points = [(p.step, p.loss) for p in curve.read(Path(done["curve"]))]
         run_summary(points, done["validation"], done["ranks"]).save(picture)
-    except ImportError as error:
-        print(
-            f"no picture: {error}; pip install 'course_lib[classroom]' brings what draws",
-            file=sys.stderr,
-        )
+        return str(picture)
+    except (ImportError, OSError, ValueError) as error:
+        missing = "; pip install 'course_lib[classroom]' brings what draws"
+        more = missing if isinstance(error, ImportError) else ""
+        print(f"no picture: {error}{more}", file=sys.stderr)
         return None
-    except (OSError, ValueError) as error:
-        print(f"no picture: {error}", file=sys.stderr)
-        return None
-    return str(picture)
 
 
 def forked(argv: list[str], names: list[str], *descriptors: int) -> None:

@@ -153,23 +153,18 @@ def check(options: Options, world: int, *, tokenizer: bool = True) -> None:
 
 def _check_stage(options: Options) -> None:
     """Refuse a stage and an offload that do not go together."""
-    if options.stage != 3:
-        of_three = {"units": options.units, "fast": options.fast}
-        for name in ("offload_parameters", "offload_optimizer"):
-            of_three[name] = not getattr(options, name)
-        for name, value in of_three.items():
-            if value:
-                shown = f"{flag(name)} {value}" if isinstance(value, str) else flag(name)
-                shown = flag(name).replace("--", "--no-") if name[:8] == "offload_" else shown
-                raise Refused(
-                    f"{shown} is of stage 3, where parameters are sharded, and this is --stage "
-                    f"{options.stage}; take --stage 3, or leave it out"
-                )
     stay = [name for name in ("parameters", "optimizer") if not getattr(options, f"offload_{name}")]
+    flags = [f"--no-offload-{name}" for name in stay]
+    of_three = ["--fast"] * options.fast + flags
+    of_three += [f"--units {options.units}"] if options.units else []
+    if options.stage != 3 and of_three:
+        raise Refused(
+            f"{of_three[0]} is of stage 3, where parameters are sharded, and this is --stage "
+            f"{options.stage}; take --stage 3, or leave it out"
+        )
     if stay and (options.offload == "none" or len(stay) == 2):
         remedy = "name --offload cpu or nvme" if len(stay) == 1 else "leave one of the two out"
-        flags = " ".join(f"--no-offload-{name}" for name in stay)
-        raise Refused(f"{flags}: nothing is offloaded; {remedy}")
+        raise Refused(f"{' '.join(flags)}: nothing is offloaded; {remedy}")
     if options.offload_folder and options.offload != "nvme":
         raise Refused(
             f"--offload-folder {options.offload_folder} is for files, and this is --offload "

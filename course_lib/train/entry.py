@@ -42,25 +42,18 @@ class Unmet(RuntimeError):
     """The ranks did not come together; each may know another reason."""
 
 
-def who() -> tuple[int, int]:
-    """(rank, world) as torchrun, SLURM or `course train` say; alone if nobody says anything."""
+def who() -> tuple[int, int, int]:
+    """(rank, world, rank on this host) as torchrun, SLURM or `course train` say; alone if nobody
+    says anything."""
     try:
-        return ranks._identity_from_environment(os.environ)[:2]
+        return ranks._identity_from_environment(os.environ)[:3]
     except RuntimeError:
-        return 0, 1
-
-
-def first_of_host() -> bool:
-    """Whether this rank speaks for its host."""
-    try:
-        return ranks._identity_from_environment(os.environ)[2] == 0
-    except RuntimeError:
-        return True
+        return 0, 1, 0
 
 
 def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.train") -> int:
     """Read the options, start the group, call train(options, me, stop), leave; the exit code."""
-    rank, world = who()
+    rank, world, local = who()
     if {"-h", "--help"} & set(argv):
         if rank == 0:
             print(parser(prog).format_help(), end="", file=Unbroken(sys.stdout), flush=True)
@@ -81,7 +74,7 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
         Unbroken(sys.stdout).flush()
         return 0
     except Exception as error:
-        code = _tell(error, rank, world, options)
+        code = _tell(error, rank, world, options, first_of_host=local == 0)
     # A group with a rank that failed is not left in good order: nothing more is asked of it.
     Unbroken(sys.stdout).flush()
     Unbroken(sys.stderr).flush()
@@ -129,19 +122,20 @@ def _unmet(error: str, at: str, world: int, timeout: float) -> str:
     )
 
 
-def _tell(error: Exception, rank: int, world: int, options: Options | None) -> int:
+def _tell(
+    error: Exception, rank: int, world: int, options: Options | None, *, first_of_host: bool = True
+) -> int:
     """Say what happened, if it is this rank's to say; the exit code."""
     if isinstance(error, Unmet):
-        if first_of_host():
+        if first_of_host:
             _line(f"rank {rank} on {socket.gethostname()}: {error}")
         return 1
-    shared = isinstance(error, (Refused, Failed, CheckpointError))
-    if shared:
+    if isinstance(error, (Refused, Failed, CheckpointError)):  # known to all ranks
         if rank == 0:
             _line(str(error))
         return 2 if isinstance(error, Refused) else 1
     if _neighbour_gone(error):
-        if STARTER not in os.environ and first_of_host():
+        if STARTER not in os.environ and first_of_host:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             why = "lost another rank, whose own message says why"
             if options is not None and SILENT.search(str(error)):

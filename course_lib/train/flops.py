@@ -31,23 +31,17 @@ def step_flops(config: Config, rows: int, length: int) -> int:
 
 def measured_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.2) -> float:
     """Flops per second of a square product, the best of several in `seconds`."""
-    n = _side(device, dtype)
+    n, timed = 1024, _seconds_on_cpu
+    if device.type == "cuda":  # three matrices take a quarter of what is free at the most
+        free, _ = torch.cuda.mem_get_info(device)
+        n, timed = 8192 if 4 * 3 * 8192**2 * dtype.itemsize <= free else 4096, _seconds_on_gpu
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    timed = _seconds_on_gpu if device.type == "cuda" else _seconds_on_cpu
     best, end = float("inf"), time.perf_counter() + seconds
     a @ b  # the first one loads libraries
     while True:
         best = min(best, timed(a, b))
         if time.perf_counter() > end:
             return 2 * n**3 / best
-
-
-def _side(device: torch.device, dtype: torch.dtype) -> int:
-    """Rows of the matrices: on a GPU three of them take a quarter of what is free at the most."""
-    if device.type != "cuda":
-        return 1024
-    free, _ = torch.cuda.mem_get_info(device)
-    return 8192 if 4 * 3 * 8192**2 * dtype.itemsize <= free else 4096
 
 
 def _seconds_on_cpu(a: torch.Tensor, b: torch.Tensor) -> float:

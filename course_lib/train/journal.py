@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import checkpoint, ranks
 from course_lib.checkpoint.folder import sweep
 from course_lib.pretrained.header import CheckpointError
-from course_lib.pretrained.together import together
+from course_lib.pretrained.load import together
 from course_lib.step import StepResult
 from course_lib.train.checks import NOWHERE
 from course_lib.train.curve import Curve, Point
@@ -48,7 +48,7 @@ class Journal:
         self.curve: Curve | None = None
         self.saved: Path | None = Path(options.checkpoint) if options.checkpoint else None
         self.pending: checkpoint.Saving | None = None
-        self.copied: int | None = None  # bytes of the copy that is written later
+        self.copied = False  # for a checkpoint that is written later
         self.stopped: str | None = None
         self.final: float | None = None  # a validation loss that is in no line of the curve
         self.done = 0  # steps
@@ -95,12 +95,12 @@ class Journal:
         elif options.validate_every and step == options.steps:  # a longer run has none here
             self.final = self._validate()
         point = Point(step, result.loss, result.tokens, result.norm, rate, validation)
-        if self.curve is not None:
-            try:
+        try:
+            if self.curve is not None:
                 self.curve.add(point)
-            except OSError as error:
-                why = f"{self.curve.path} could not be written: {error.strerror or error}"
-                raise Failed(f"step {step}: {why}; {self._go_on()}") from error
+        except OSError as error:
+            why = f"{self.curve.path} could not be written: {error.strerror or error}"
+            raise Failed(f"step {step}: {why}; {self._go_on()}") from error
         if self.meter.report is not None and not self.reports:
             self.reports = self.meter.of_all_ranks()
             self.report.memory = max(report["peak"] for report in self.reports)
@@ -140,13 +140,12 @@ class Journal:
     def _validate(self) -> float | None:
         with self.report.apart():
             loss = self.text.validation_loss(self.engine.module)
-        if loss is not None:
-            if not math.isfinite(loss):  # the same on all ranks
-                raise Failed(
-                    f"step {self.done}: the validation loss is {loss} after it; nothing of it is "
-                    f"saved. {REMEDY}"
-                )
-            self.report.validation = loss
+        if loss is not None and not math.isfinite(loss):  # the same on all ranks
+            raise Failed(
+                f"step {self.done}: the validation loss is {loss} after it; nothing of it is "
+                f"saved. {REMEDY}"
+            )
+        self.report.validation = loss
         return loss
 
     def _save(self, *, last: bool) -> None:
@@ -174,16 +173,16 @@ class Journal:
             raise Failed(
                 f"step {self.done} could not be saved: {error}; {self._go_on()}"
             ) from error
-        if later:
-            if self.copied is None:
-                self.copied = saved.staged_bytes
-                self.report.say(
-                    f"checkpoints are written while the training goes on, from a copy of "
-                    f"{saved.staged_bytes:,} bytes in this rank's host memory"
-                )
-            self.pending = saved
-        else:
+        if not later:
             self.saved = saved
+            return
+        self.pending = saved
+        if not self.copied:
+            self.copied = True
+            self.report.say(
+                f"checkpoints are written while the training goes on, from a copy of "
+                f"{saved.staged_bytes:,} bytes in this rank's host memory"
+            )
 
     def _land(self) -> None:
         """Wait for the checkpoint that is being written, if there is one."""
@@ -199,19 +198,16 @@ class Journal:
 
     def _open_curve(self, digest: str | None) -> None:
         """The curve on rank 0; what is wrong with it is known to all ranks."""
-        path, world = self.out / CURVE, [dist.group.WORLD]
+        what = f"--out {self.out}"
         try:
-            with together(world, f"--out {self.out}"):
+            with together([dist.group.WORLD], what):
                 if self.me.rank == 0:
                     sweep(self.out / FOLDER)
+                    what = "the loss curve"
+                    self.curve = Curve(self.out / CURVE, self.done, digest)
         except (OSError, ValueError) as error:
-            raise Failed(f"--out {self.out}: {error}; name a folder to write into") from error
-        try:
-            with together(world, f"reading {path}"):
-                if self.me.rank == 0:
-                    self.curve = Curve(path, self.done, digest)
-        except (OSError, ValueError) as error:
-            raise Failed(f"the loss curve: {error}") from error
+            remedy = "; name a folder to write into" if isinstance(error, OSError) else ""
+            raise Failed(f"{what}: {error}{remedy}") from error
 
     def _say_from_where(self, path: Path) -> None:
         options, say = self.options, self.report.say

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         count = _count(options)
         options = resolve(replace(options, ranks=count), count)
     except (OSError, ValueError) as error:
-        print(f"{PROG}: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(" ".join(str(error).split()))
         return 2 if isinstance(error, Refused) else 1
     with Meeting() as meeting:
         return _Ranks(count, argv, meeting, options).wait()
@@ -83,19 +83,19 @@ class _Ranks:
         alive, self.lifeline = os.pipe()  # its end closes when this process ends, however it does
         self.hears, ready = os.pipe()  # a byte from each rank that a signal no longer kills
         os.set_blocking(self.hears, False)
-        share = max(1, len(os.sched_getaffinity(0)) // count) if _linux() else 1
-        threads = {"OMP_NUM_THREADS": str(share)}
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        threads = {"OMP_NUM_THREADS": str(max(1, cores // count))}
         self.ranks: list[Process] = []
         self.printed: list[IO[bytes]] = []  # files without a name, which nobody has to remove
         self.closing = contextlib.ExitStack()
         try:
             for rank in range(count):
-                self.printed.append(self.closing.enter_context(_nameless()))
+                printed = tempfile.TemporaryFile()  # noqa: SIM115
+                self.printed.append(self.closing.enter_context(printed))
                 env = {**threads, **os.environ, **_numbers(rank, count), OPTIONS: options.to_json()}
                 passed = {STARTER: alive, READY: ready}
-                self.ranks.append(
-                    _started(argv, env, passed, meeting, self.printed[rank] if rank else None)
-                )
+                streams = (printed.fileno(),) * 2 if rank else (1, 2)
+                self.ranks.append(_started(argv, env, passed, meeting, *streams))
         except BaseException:
             self._kill()
             raise
@@ -154,20 +154,15 @@ class _Ranks:
 
     def _outcome(self) -> int:
         if self.early:
-            name = self.signals[0].name
-            print(
-                f"{PROG}: ended by {name} while the ranks were being started, so nothing was "
-                f"trained. {_how_to_go_on(self.out) if self.out else 'Start again'}",
-                file=sys.stderr,
+            _say(
+                f"ended by {self.signals[0].name} while the ranks were being started, so nothing "
+                f"was trained. {_how_to_go_on(self.out) if self.out else 'Start again'}"
             )
-            return 128 + self.signals[0]
-        if len(self.signals) > 1:
-            if self.unheard:
-                print(
-                    f"{PROG}: no rank ended within {ENDING:g} s of a second signal, so all of them "
-                    "were killed",
-                    file=sys.stderr,
-                )
+        elif self.unheard:
+            _say(
+                f"no rank ended within {ENDING:g} s of a second signal, so all of them were killed"
+            )
+        if self.early or len(self.signals) > 1:
             return 128 + self.signals[0]
         failed = [(rank, code) for rank, code in self.ended.items() if code]
         if not failed:
@@ -178,11 +173,9 @@ class _Ranks:
         if rank:
             sys.stderr.write(self._words(rank))
         if code < 0:
-            name = signal.Signals(-code).name
-            print(
-                f"{PROG}: rank {rank} was ended by {name}; so the other ranks were ended too. "
-                f"{_how_to_go_on(self.out)}",
-                file=sys.stderr,
+            _say(
+                f"rank {rank} was ended by {signal.Signals(-code).name}; so the other ranks were "
+                f"ended too. {_how_to_go_on(self.out)}"
             )
         return 1 if code < 0 else code
 
@@ -191,8 +184,8 @@ class _Ranks:
         return self.printed[rank].read().decode(errors="replace")
 
 
-def _nameless() -> IO[bytes]:
-    return tempfile.TemporaryFile()
+def _say(text: str) -> None:
+    print(f"{PROG}: {text}", file=sys.stderr)
 
 
 def _numbers(rank: int, count: int) -> dict[str, str]:
@@ -208,7 +201,8 @@ def _started(
     env: dict[str, str],
     pipes: dict[str, int],
     meeting: Meeting,
-    sink: IO[bytes] | None,
+    output: int,
+    errors: int,
 ) -> Process:
     """One rank. An interrupt from the keyboard comes through the launcher, once."""
     named = {name: str(number) for name, number in pipes.items()} | {RENDEZVOUS: meeting.path}
@@ -217,9 +211,9 @@ def _started(
             "course_lib.train.__main__:forked",
             [list(argv), [*pipes]],
             {**env, **named},
-            1 if sink is None else sink.fileno(),
+            output,
             [*pipes.values(), *meeting.descriptors],
-            errors=2 if sink is None else None,
+            errors=errors,
         ),
         [sys.executable, "-m", "course_lib.train", *argv],
         modules=("torch._dynamo",),  # which an optimizer's first step imports
@@ -237,7 +231,3 @@ def _how_to_go_on(out: str | None) -> str:
     except ValueError as error:
         return str(error)
     return f"Go on from {path} with --resume --out {out}"
-
-
-def _linux() -> bool:
-    return hasattr(os, "sched_getaffinity")

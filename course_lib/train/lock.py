@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import socket
 import sys
@@ -69,12 +68,11 @@ class Lock:
         except BaseException:
             self._take_away()
             raise
-        if self._file is None:
-            return
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "ranks": world}
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        os.ftruncate(self._file, 0)  # what a killed run has left
-        os.pwrite(self._file, json.dumps({**owner, "since": since}).encode(), 0)
+        if self._file is not None:
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            owner = f"process {os.getpid()} on {socket.gethostname()} and its {world} rank(s)"
+            os.ftruncate(self._file, 0)  # what a killed run has left
+            os.pwrite(self._file, f"another run, {owner}, since {since}".encode(), 0)
 
     def release(self) -> None:
         """Take the file away while it is held still, and the folders that stayed empty."""
@@ -94,7 +92,8 @@ class Lock:
                 if _is_at(file, self.path):
                     return file
             except BlockingIOError as error:
-                holder = _holder(file)
+                holder = os.pread(file, 1000, 0).decode(errors="replace")
+                holder = holder or "another run, which has only just begun"
                 os.close(file)
                 raise Refused(
                     f"--out {self.folder} is in use by {holder}; name another --out, or end that "
@@ -118,9 +117,9 @@ class Lock:
             path = Path(stem if number == 1 else f"{stem}-{number}")
             with contextlib.suppress(FileExistsError):
                 path.mkdir()
-                self._made.insert(0, path)
-                return path
-        raise AssertionError("count() does not end")
+                break
+        self._made.insert(0, path)
+        return path
 
     def _make(self, folder: Path) -> None:
         missing = [one for one in (folder, *folder.parents) if not one.exists()]
@@ -140,15 +139,3 @@ def _is_at(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _holder(file: int) -> str:
-    """Who wrote the lock, in words."""
-    try:
-        owner = json.loads(os.pread(file, 1000, 0))
-        return (
-            f"another run, process {owner['pid']} on {owner['host']} and its {owner['ranks']} "
-            f"rank(s), since {owner['since']}"
-        )
-    except (ValueError, KeyError, TypeError):
-        return "another run, which has only just begun"

@@ -91,13 +91,12 @@ class Meter:
         device = next(engine.parameters()).device
         shapes = "meta" if device.type == "meta" else None  # a dry run's, which stand for memory
         watch = peak() if device.type == "cuda" else budget(computes_on=shapes)
+        tiers = () if device.type == "cuda" else ("device", "host")
         with ledger(self.mesh) as book, watch:
-            before = 0 if device.type == "cuda" else watch.in_use()
-            host = 0 if device.type == "cuda" else watch.in_use("host")
+            before = {tier: watch.in_use(tier) for tier in tiers}
             yield
-            above = None if device.type == "cuda" else watch.most() - before
-            on_host = None if device.type == "cuda" else held["host"] + watch.most("host") - host
-        above = watch.bytes if above is None else above
+            most = {tier: held[tier] + watch.most(tier) - before[tier] for tier in tiers}
+        most = most or {"device": held["device"] + watch.bytes}
         sent, small = Counter(), 0
         for record in book.records:
             if record.label in APART:
@@ -109,7 +108,7 @@ class Meter:
         self.report = {
             "rank": dist.get_rank(),
             "held": sum(held.values()), "held_by_tier": held, "held_by_kind": kinds,
-            "peak": held["device"] + above, "host_peak": on_host,
+            "peak": most["device"], "host_peak": most.get("host"),
             "verbs": [row._asdict() for row in by_verb(book, self.mesh)],
             "sent": sum(sent.values()), "sent_by_axis": dict(sent), "sent_beside": small,
             "estimate": self._expected(held),

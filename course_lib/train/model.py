@@ -19,10 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import ranks
 from course_lib.gpt import GPT, Heads
 from course_lib.meta import host_of
-from course_lib.pretrained.load import Filler, materialize, outline_of
+from course_lib.pretrained.load import Filler, materialize, outline_of, together
 from course_lib.pretrained.names import held, weights_of
 from course_lib.pretrained.sketch import Sketching, without_numbers
-from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.randomness import mix
 from course_lib.train.options import Options, Refused

@@ -189,20 +189,17 @@ def parser(prog: str) -> argparse.ArgumentParser:
         if "no" in option.metadata:
             both = part.add_mutually_exclusive_group()
             both.add_argument(_flag(option), action="store_true", **about)
-            text = "the default" if not option.default else None
-            about["help"] = f"the opposite of {_flag(option)}" + (f", {text}" if text else "")
+            about["help"] = f"the opposite of {_flag(option)}, the default"
             both.add_argument(option.metadata["no"], action="store_false", **about)
             continue
         if isinstance(option.default, bool):
             about["action"] = argparse.BooleanOptionalAction
         else:
-            about |= {
-                "type": type(option.default),
-                "metavar": type(option.default).__name__.upper(),
-            }
+            about["type"] = type(option.default)
             if "choices" in option.metadata:
                 about["choices"] = option.metadata["choices"]
-                del about["metavar"]
+            else:
+                about["metavar"] = about["type"].__name__.upper()
         part.add_argument(_flag(option), **about)
     return reader
 
@@ -210,6 +207,20 @@ def parser(prog: str) -> argparse.ArgumentParser:
 def parse(argv: Sequence[str], prog: str = "python -m course_lib.train") -> Options:
     """The options that somebody typed, or wrote into the file of --config, beside the defaults."""
     reader = parser(prog)
+    typed = _typed(reader, argv)
+    path = typed.pop("config", None)
+    typed = {**(_from_file(Path(path), reader) if path else {}), **typed}
+    sizes = [name for name in typed if name in OF_A_NEW_MODEL and typed.get("from_")]
+    if sizes:
+        raise Refused(
+            f"{flag(sizes[0])} is a size of a new model, and --from brings one with "
+            "sizes of its own; leave one of the two out"
+        )
+    return Options(**typed, typed=tuple(typed))
+
+
+def _typed(reader: argparse.ArgumentParser, argv: Sequence[str]) -> dict:
+    """The options that were typed, by field; a name that is none is refused with a near one."""
     known = [text for action in reader._actions for text in action.option_strings]
     for text in argv:
         near = NEAR.get(text.split("=")[0])
@@ -220,16 +231,7 @@ def parse(argv: Sequence[str], prog: str = "python -m course_lib.train") -> Opti
         near = _near(unknown[0].split("=")[0], known)
         meant = f"; did you mean {near}?" if near else " (--help shows all options)"
         raise Refused(f"there is no option {unknown[0]}{meant}")
-    typed = vars(space)
-    path = typed.pop("config", None)
-    typed = {**(_from_file(Path(path), reader) if path else {}), **typed}
-    sizes = [name for name in typed if name in OF_A_NEW_MODEL and typed.get("from_")]
-    if sizes:
-        raise Refused(
-            f"{flag(sizes[0])} is a size of a new model, and --from brings one with "
-            "sizes of its own; leave one of the two out"
-        )
-    return Options(**typed, typed=tuple(typed))
+    return vars(space)
 
 
 def _near(typed: str, known: Sequence[str]) -> str | None:
@@ -258,29 +260,18 @@ def _from_file(path: Path, reader: argparse.ArgumentParser) -> dict:
         raise Refused(f"--config {path} is no JSON: {error}") from error
     if not isinstance(values, Mapping):
         raise Refused(f"--config {path} holds a JSON {type(values).__name__}, not an object")
-    names = {_flag(option).lstrip("-").replace("-", "_"): option for option in options()}
+    by_flag = {_flag(option): option for option in options()}
     argv: list[str] = []
     for key, value in values.items():
-        option = names.get(str(key).replace("-", "_"))
-        if option is None:
-            near = difflib.get_close_matches(str(key), names, n=1)
-            near = [NEAR[f"--{key}"].lstrip("-")] if f"--{key}" in NEAR else near
-            meant = f"; did you mean {near[0]!r}?" if near else "."
-            typed = "--" + str(key).replace("_", "-")
-            off = [name for name, option in names.items() if _opposite(option) == typed]
-            meant = f'; say "{off[0]}": false.' if off else meant
-            raise Refused(f"--config {path}: no option {key!r}{meant} All: {', '.join(names)}")
-        if not of_kind(value, type(option.default)):
-            raise Refused(
-                f"--config {path}: {key!r} is {json.dumps(value)}, and has to be "
-                f"{WORDS[type(option.default)]}"
-            )
-        if isinstance(value, bool):
-            argv.append(_flag(option) if value else _opposite(option))
+        text = "--" + str(key).replace("_", "-")
+        if value is None or isinstance(value, (list, dict)) or text == "--config":
+            raise Refused(f"--config {path}: {key!r} cannot be {json.dumps(value)} in a file")
+        if value is False and text in by_flag:
+            argv.append(_opposite(by_flag[text]))
         else:
-            argv.append(f"{_flag(option)}={value}")
+            argv.append(text if isinstance(value, bool) else f"{text}={value}")
     try:
-        return vars(reader.parse_args(argv))
+        return _typed(reader, argv)
     except Refused as error:
         raise Refused(f"--config {path}: {error}") from error
 
@@ -288,11 +279,3 @@ def _from_file(path: Path, reader: argparse.ArgumentParser) -> dict:
 def _opposite(option: Field) -> str:
     """--lean, --no-pack, …: what switches an option off."""
     return option.metadata.get("no", _flag(option).replace("--", "--no-", 1))
-
-
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def of_kind(value: object, kind: type) -> bool:
-    """Whether a value read from JSON is of a kind; a whole number is a number, and no bool is."""
-    return type(value) is kind or (kind is float and type(value) is int)

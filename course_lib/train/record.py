@@ -9,22 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from course_lib.checkpoint import sums
-from course_lib.checkpoint.folder import (
-    FORM,
-    RECORD,
-    NothingThere,
-    number_of,
-    remedy,
-)
+from course_lib.checkpoint.folder import RECORD, NothingThere, number_of, remedy
 from course_lib.checkpoint.folder import last as last_of
+from course_lib.checkpoint.recorded import record_of
 from course_lib.gpt import Config
-from course_lib.pretrained.header import CheckpointError, read_json
+from course_lib.pretrained.header import CheckpointError
 from course_lib.train.options import Refused, options
 
 FOLDER = "checkpoints"
-
-
+PARTS = ("step", "mesh", "options", "config", "data", "engine", "scalars")
 REMEDY = (
     "Begin a run anew with a smaller --lr, a longer --warmup or a tighter --clip: from the start, "
     "or with --from a checkpoint that is still good"
@@ -33,9 +26,6 @@ REMEDY = (
 
 class Failed(RuntimeError):
     """Something went wrong that every rank knows of; one of them says it."""
-
-
-PARTS = ("step", "mesh", "options", "config", "data", "engine", "scalars")
 
 
 def last(out: Path) -> tuple[Path, dict]:
@@ -52,29 +42,23 @@ def last(out: Path) -> tuple[Path, dict]:
 
 def config_of(path: Path, record: Mapping) -> Config:
     """The model's config as the record has it."""
-    known = Config().as_dict()
-    saved = record["config"]
-    for key in sorted({*known, *saved}):
-        if key not in known or key not in saved:
-            what = "lacks" if key in known else "has, and a config has not,"
-            raise CheckpointError(f"{path / RECORD}: its config {what} {key}; {remedy(path)}")
+    lost = sorted(Config().as_dict().keys() - record["config"].keys())
     try:
-        return Config.read(saved)
+        if lost:
+            raise ValueError(f"it lacks {lost[0]}")
+        return Config.read(record["config"])
     except ValueError as error:
         raise CheckpointError(f"{path / RECORD}: its config: {error}; {remedy(path)}") from error
 
 
 def read(path: Path) -> dict:
     """The record of a checkpoint, as it was written: its sum is held against it first."""
-    file = path / RECORD
-    sums.check(path, [RECORD], lambda: remedy(path))
-    record = read_json(file.read_bytes(), file)
+    file, record = path / RECORD, record_of(path)
     lost = [key for key in PARTS if key not in record]
-    if record.get("form") != FORM or lost:
+    if lost:
         raise CheckpointError(
-            f"{file} is not a record of this form ({FORM}): "
-            + (f"it lacks {', '.join(lost)}" if lost else f"it says form={record.get('form')!r}")
-            + f"; its weights may be good still: begin a run with --from {path}; or {remedy(path)}"
+            f"{file} is of no run of `course train`: it lacks {', '.join(lost)}; its weights may "
+            f"be good still: begin a run with --from {path}; or {remedy(path)}"
         )
     if record["step"] != number_of(path):
         raise CheckpointError(

@@ -32,8 +32,11 @@ def needs(error: BaseException, options: Options, rank: int, world: int) -> str:
 
 
 def _states(options: Options, rank: int, world: int) -> str:
+    lower = ["--stage 3" * (options.stage < 3), "more ranks with --tp"]
+    lower += ["--offload nvme" * (options.offload != "nvme")]
+    remedies = f"{', '.join(filter(None, lower))} or fewer --rows"
     if options.from_ or options.checkpoint:
-        return f"Take {_remedies(options)}"
+        return f"Take {remedies}"
     config = options.config()
     params = params_of_rank(config, options.tp, rank % options.tp)
     dtype = getattr(torch, options.precision)
@@ -44,11 +47,5 @@ def _states(options: Options, rank: int, world: int) -> str:
     where = "" if options.offload == "none" else ", offload included"
     return (
         f"The states of its {params:,} parameters need {held / GIB:,.1f} GiB on each rank{where}, "
-        f"before any activation. Take a smaller model, {_remedies(options)}"
+        f"before any activation. Take a smaller model, {remedies}"
     )
-
-
-def _remedies(options: Options) -> str:
-    lower = ["--stage 3" * (options.stage < 3), "more ranks with --tp"]
-    lower += ["--offload nvme" * (options.offload != "nvme")]
-    return f"{', '.join(filter(None, lower))} or fewer --rows"

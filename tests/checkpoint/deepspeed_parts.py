@@ -58,8 +58,8 @@ def _called_with_its_value(self):
 
 def write(
     folder, stage, world, tensors, *, groups=None, moments=("exp_avg", "exp_avg_sq"), frozen=None,
-    buffers=None, tied=None, half=torch.float32, gap=1, elastic=False, scaler=None, tag="step",
-    client=None,
+    buffers=None, tied=None, half=torch.float32, gap=1, elastic=False, scaler="LossScaler",
+    tag="step",
 ):  # fmt: skip
     """A checkpoint of these tensors, the moments being theirs times 2, 3, …; what a moment has
     to be is `moment(tensor, number)`. `groups`: lists of names, a group of options each."""
@@ -69,13 +69,14 @@ def write(
     step.mkdir(parents=True)
     (folder / "latest").write_text(tag)
     with deepspeeds_names() as ds:
-        loss_scaler = _scaler(ds, **(scaler or {}))
+        loss_scaler = getattr(ds, scaler)()
+        loss_scaler.__dict__.update(cur_scale=1.0, dynamic=False)
         shapes = [OrderedDict((n, tensors[n].shape) for n in names) for names in groups]
         common = {
             "buffer_names": list(buffers), "optimizer": None, "param_shapes": shapes,
             "shared_params": dict(tied), "lr_scheduler": None, "skipped_steps": 0,
             "global_steps": 2, "global_samples": 8, "dp_world_size": world, "mp_world_size": 1,
-            "ds_config": {"train_batch_size": 4}, "ds_version": "0.19.8", **(client or {}),
+            "ds_config": {"train_batch_size": 4}, "ds_version": "0.19.8",
         }  # fmt: skip
         every = [("master", 1)] + [(name, 2 + i) for i, name in enumerate(moments)]
         for rank in range(world):
@@ -102,12 +103,6 @@ def write(
 def moment(x, number):
     """The moment of this number, from 0, of a tensor that `write` wrote."""
     return x * (2 + number)
-
-
-def _scaler(ds, kind="LossScaler", **attributes):
-    found = getattr(ds, kind)()
-    found.__dict__.update({"cur_scale": 1.0, "dynamic": False, **attributes})
-    return found
 
 
 def _flat(tensors, gap):

@@ -89,7 +89,7 @@ def needed(engine, mesh, path: Path) -> int:
         if label.key != "value":
             continue
         tensor = tensors[label.name]
-        count = sum(b.numel for p in tensor.parts(label.start, label.stop) for b in p.boxes)
+        count = sum(box.numel for box, _, _ in tensor.boxes(label.start, label.stop))
         per = 0
         for key in ("exp_avg", "exp_avg_sq"):
             per += DTYPES[inside[f"{label.name}:{key}"][1].dtype].itemsize
@@ -101,7 +101,7 @@ def needed(engine, mesh, path: Path) -> int:
     reads_others = engine.stage in (1, 2) and not any(n.endswith(":master") for n in inside)
     for slot in engine.partition.slots() if reads_others else ():
         tensor = tensors[slot.name]
-        whole = sum(b.numel for p in tensor.parts(0, slot.numel) for b in p.boxes)
+        whole = sum(box.numel for box, _, _ in tensor.boxes(0, slot.numel))
         item = DTYPES[inside[tensor.weight.parts[0].name][1].dtype].itemsize
         total += (whole - own[slot.name]) * item
     return total

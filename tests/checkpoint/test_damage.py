@@ -65,7 +65,7 @@ def again(path: Path) -> None:
     newer(path)
     text = path.parent / sums.SUMS
     lines = [line for line in text.read_text().splitlines() if not line.endswith(path.name)]
-    text.write_text("\n".join([*lines, f"{sums.of_file(path)}  {path.name}"]) + "\n")
+    text.write_text("\n".join([*lines, f"{sums.of_bytes(path.read_bytes())}  {path.name}"]) + "\n")
 
 
 SMALL = ("config.json", "tensors.json", "training.json", "SHA256SUMS")
@@ -142,6 +142,9 @@ def test_whatever_is_damaged_is_named_on_all_ranks(pool, tmp_path):
         assert "cannot be read: No such file" in found[f"{shard} is missing"]
         assert " bytes, and " in found[f"{shard} is cut off"]
         assert "is damaged in its header" in found[f"{shard} is flipped in its header"]
+    assert "has no line for training.json" in found["SHA256SUMS is cut off"]
+    assert "SHA256SUMS, line 1: " in found["SHA256SUMS is a pickle"]
+    assert "which vouches for" in found["SHA256SUMS is missing"]
     for file in SMALL[4:]:
         assert f"{file} cannot be read: No such file" in found[f"{file} is missing"]
     form = "is of form 4, and this course_lib reads form 3; take the newer course_lib"
@@ -172,12 +175,12 @@ def no_checkpoints(me, folder: str) -> dict[str, str]:
 def test_what_is_no_checkpoint_is_told_apart(pool, tmp_path):
     found = pool.run(2, no_checkpoints, str(tmp_path))[0]
     want = {
-        "hub": "there is no folder openai-community/gpt2: a checkpoint is a folder on this disk, "
-        "and nothing is fetched from a hub; name the folder, or begin with weights from a hub by ",
-        "file": "model_states.pt is a file, and a checkpoint is a folder with training.json; what ",
+        "hub": "openai-community/gpt2 is no folder on this disk, as a checkpoint is, and nothing "
+        "is fetched from a hub; name the folder, or begin with weights from a hub by ",
+        "file": "model_states.pt is a file, and a checkpoint is a folder; what torch.save wrote ",
         "run": f"{tmp_path}/run is a folder of checkpoints; name one of them: step-000001",
         "weights": f"{tmp_path}/weights has weights and no training.json, so no training goes on ",
-        "pickles": "has mp_rank_00_model_states.pt and no training.json: a pickle is a program ",
+        "pickles": "has no training.json; mp_rank_00_model_states.pt is a pickle, a program that ",
         "nothing": f"{tmp_path}/nothing has no training.json, so it is no checkpoint; ",
     }
     for name, text in want.items():

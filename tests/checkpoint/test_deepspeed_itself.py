@@ -79,11 +79,6 @@ def check(folder, name, options):
                 got = files.read(key, quantity).float()
                 assert got.shape == x.shape and torch.equal(got, x), (name, quantity, key)
         assert all(files.scalars(n) == {"step": 2.0} for n in trained)
-        if options.get("groups") and name != "2 elastic":  # which saves no options
-            rates = {n: files.options(n)["lr"] for n in trained}
-            assert rates == {n: 0.01 if n.endswith("w") else rates[n] for n in rates}
-            assert {rates["table.weight"], rates["up.weight"]} == {0.01}
-            assert {rates["up.bias"], rates["norm.weight"]} == {0.02}
         assert files.tied == {"head.weight": "table.weight"}
         if not (folder / f"{name}.fp32").exists():
             return
@@ -105,7 +100,7 @@ def test_each_stage_as_deepspeed_has_it(pool, tmp_path):
     for name, options in FEW.items():
         check(tmp_path, name, options)
     with DeepSpeedFiles(tmp_path / "2") as files:
-        assert files.training["loss_scale"] == 4096.0 and files.training["steps"] == 2
+        assert files.steps == 2
 
 
 @pytest.mark.slow

@@ -126,22 +126,6 @@ def test_a_changed_bit_is_refused_or_changes_nothing(tmp_path):
     assert refused > 50
 
 
-def test_a_bit_of_a_weight_is_found_by_its_sum(tmp_path):
-    tensors = made(SHAPES)
-    step = write(tmp_path, 2, 2, tensors)
-    file = step / OPTIMIZER.format(1)
-    flat = tensors["up.weight"].reshape(-1)[-4:].numpy().tobytes()  # rank 1 has its end
-    raw = bytearray(file.read_bytes())
-    at = raw.index(flat)
-    raw[at + 1] ^= 4
-    file.write_bytes(raw)
-    with DeepSpeedFiles(tmp_path) as files:
-        files.rows("table", 0, 10)  # all on rank 0
-        files.read("up.weight", "exp_avg")  # another record
-        with pytest.raises(CheckpointError, match=f"{file.name}: .*has the CRC-32 .* have changed"):
-            files.read("up.weight")
-
-
 def test_a_zip_that_was_packed_again(tmp_path):
     """A zip tool presses; torch cannot read that by ranges, and neither can this."""
     step = write(tmp_path, 2, 1, made(SHAPES))
@@ -177,7 +161,12 @@ def test_files_that_do_not_belong_together(tmp_path):
         (two, [(third, OPTIMIZER.format(1))], [], "rank_1.*is of stage 3 on 2 ranks"),
         (two, [(three, OPTIMIZER.format(2))], [], "is one of 2 ranks' files, and .* has 3"),
         (two, [], [MODEL], "has no mp_rank_00_model_states.pt, nor zero_pp_rank_0_mp_rank_00"),
-        (two, [], [OPTIMIZER.format(0), OPTIMIZER.format(1)], r"saved at stage 0.*\['module'\]"),
+        (
+            two,
+            [],
+            [OPTIMIZER.format(0), OPTIMIZER.format(1)],
+            r"stage 0 .*\['module'\].*ds_to_universal",
+        ),
         (third, [], [f"zero_pp_rank_0_{MODEL}"], f"zero_pp_rank_0_{MODEL} is missing"),
         (third, [], [f"zero_pp_rank_1_{MODEL}"], "2 ranks have saved at stage 3, and 1 files"),
     ]
@@ -219,14 +208,6 @@ def test_kinds_of_checkpoint_that_are_not_read(tmp_path):
         CheckpointError, match="offloaded_tensors: this run kept its optimizer on NVMe"
     ):
         all_of(top)
-    (step / "offloaded_tensors").rmdir()
-    (step / "zero" / "table").mkdir(parents=True)
-    for rank in (0, 1):
-        (step / OPTIMIZER.format(rank)).rename(tmp_path / f"{rank}")
-    with pytest.raises(
-        CheckpointError, match=r"is a universal checkpoint.*ds_to_universal.py made it"
-    ):
-        all_of(top)
 
 
 def test_latest_names_a_folder_beside_it(tmp_path):
@@ -235,10 +216,10 @@ def test_latest_names_a_folder_beside_it(tmp_path):
     latest = tmp_path / "c" / "latest"
     for name in ("gone", "", ".", "..", f"../other/{outside.name}", str(outside), "a\0b"):
         latest.write_text(name)
-        with pytest.raises(CheckpointError, match=r"latest names .*no such folder.*there is step"):
+        with pytest.raises(CheckpointError, match=r"no file `latest` that names.*there is step"):
             all_of(tmp_path / "c")
     latest.unlink()
-    with pytest.raises(CheckpointError, match=r"has no file `latest`.*there is step"):
+    with pytest.raises(CheckpointError, match=r"no file `latest` that names.*there is step"):
         all_of(tmp_path / "c")
     with pytest.raises(CheckpointError, match="there is no folder"):
         all_of(tmp_path / "nothing")

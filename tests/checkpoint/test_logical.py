@@ -26,27 +26,16 @@ def boxes(me, layouts, folder: str) -> list[dict]:
     for layout, family in layouts:
         with engine_of(me, layout, folder, family) as (engine, mesh):
             tensors = tensors_of(engine, mesh)
-            own = {}
-            for name in {piece.slot.name for piece, _ in engine.shards.parts()}:
-                own[name] = []
+            own = {piece.slot.name: ([], [], []) for piece, _ in engine.shards.parts()}
             for piece, _ in engine.shards.parts():
-                own[piece.slot.name] += tensors[piece.slot.name].parts(piece.start, piece.stop)
-            found.append(
-                {
-                    name: (
-                        [box for part in parts if part.counts for box in part.boxes],
-                        [box for part in parts for box in part.boxes],
-                        [
-                            (stored.name, inner)
-                            for part in parts
-                            if part.counts
-                            for box in part.boxes
-                            for stored, inner, _, _ in stored_as(tensors[name], box)
-                        ],
-                    )
-                    for name, parts in own.items()
-                }
-            )
+                written, held, stored = own[piece.slot.name]
+                tensor = tensors[piece.slot.name]
+                for box, _, counts in tensor.boxes(piece.start, piece.stop):
+                    held.append(box)
+                    if counts:
+                        written.append(box)
+                        stored += [(name, inner) for name, inner, _, _ in stored_as(tensor, box)]
+            found.append(own)
     return found
 
 
@@ -77,7 +66,7 @@ def test_every_element_is_answered_for_once(pool, tmp_path, world):
             held = count(weight.shape, (box for one in own for box in one[1]))
             assert (held >= 1).all(), (layout, family, name)
             for part in weight.parts:
-                inside = (part.rows, *weight.shape[1:])
+                inside = part.shape(weight)
                 some = (box for one in own for stored, box in one[2] if stored == part.name)
                 assert (count(inside, some) == 1).all(), (layout, family, part.name)
         if layout.stage == 0 and world > 1:  # what all hold alike is shared out

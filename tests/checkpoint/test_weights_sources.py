@@ -76,14 +76,14 @@ def test_our_gpt_under_deepspeed_gets_the_names_that_transformers_knows(tmp_path
     assert report["source"]["notes"] == [] and report["tied"] == {}
 
 
-def ours(folder, config, dtype=torch.bfloat16, form=3, files=1, drop=()):
+def ours(folder, config, dtype=torch.bfloat16, files=1, drop=()):
     """A checkpoint of `course train`, with the masters of what it trains; those, by our names."""
     step = folder / "checkpoints" / "step-000004"
     model = model_of(config, dtype=torch.float32)
     masters = {n: p.detach().clone() for n, p in model.named_parameters() if n not in drop}
     pretrained.save(model.to(dtype), step)
     (folder / "checkpoints" / "latest").write_text("step-000004\n")
-    (step / "training.json").write_text(json.dumps({"form": form, "step": 4}))
+    (step / "training.json").write_text(json.dumps({"form": 3, "step": 4}))
     stored = {f"{n}:exp_avg": torch.zeros_like(x) for n, x in masters.items()}
     if dtype != torch.float32:
         stored |= {f"{name}:master": x for name, x in masters.items()}
@@ -117,7 +117,9 @@ def vouch(step):
                 about[stem][name] = f"{crc32(raw[start:stop]):08x}"
     text = json.dumps(about)
     (step / "tensors.json").write_text(text)
-    (step / "SHA256SUMS").write_text(sums.as_text({"tensors.json": sums.of_text(text)}))
+    names = ("tensors.json", "training.json")
+    every = {name: sums.of_bytes((step / name).read_bytes()) for name in names}
+    (step / "SHA256SUMS").write_text(sums.as_text(every))
 
 
 @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
@@ -201,6 +203,7 @@ def test_tied_tensors_are_written_twice_where_the_config_says_untied(tmp_path):
 def test_what_is_refused(tmp_path):
     step, _ = ours(tmp_path / "run", GPT2)
     record = step / "training.json"
+    whole_record = record.read_text()
 
     def refused(match, source=tmp_path / "run", out="out", **options):
         with pytest.raises(CheckpointError, match=match):
@@ -208,21 +211,19 @@ def test_what_is_refused(tmp_path):
         assert not (tmp_path / "out").exists()
 
     record.write_text('{"form": 4}')
-    refused("form 4 is newer than this release, which knows forms up to 3")
-    record.write_text('{"form": 2}')
-    refused("form 2 keeps the float32 copies of 16-bit weights in files of its ranks")
-    record.write_text('{"form": 3}')
+    refused("is of form 4, and this course_lib reads form 3; take the newer")
+    record.write_text(whole_record)
     refused("is what the weights are read from", out="run/checkpoints/step-000004")
     other = tmp_path / "other.json"
     other.write_text(json.dumps(to_transformers(GPT2.changed(inner=12), torch.float32)))
     refused(r"mlp.down.weight is \(20, 13\), and the config makes it \(20, 12\)", config=other)
     refused("there is no .*nothing.json, which was named", config=tmp_path / "nothing.json")
     (tmp_path / "run" / "checkpoints" / "latest").write_text("step-000009")
-    refused("latest names 'step-000009', and no checkpoint is there")
+    refused("latest names 'step-000009', and no whole checkpoint is there")
     folder, _ = as_transformers(GPT2, tmp_path)
     change(folder, lambda tensors: tensors["transformer.ln_f.bias"].fill_(7e4))
-    refused(r"ln_f.bias: 20 numbers, up to 7e\+04, are too large for torch.float16", folder,
-            dtype="float16")  # fmt: skip
+    refused("20 numbers of transformer.ln_f.bias, stored as torch.float32, up to 7e.04, are too "
+            "large for torch.float16", folder, dtype="float16")  # fmt: skip
     change(folder, lambda t: t.update(scales=torch.ones(3).to(torch.float8_e4m3fn)))
     refused("scales is stored as F8_E4M3, which is not read here", folder)
     with pytest.raises(FileNotFoundError, match="there is no checkpoint at"):

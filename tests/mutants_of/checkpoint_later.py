@@ -61,8 +61,8 @@ MUTANTS = [
     mutant(
         "later",
         "one-rank-is-enough",
-        "        if missing and time.monotonic() > stop:\n",
-        "        if reports:\n            break\n        if missing and time.monotonic() > stop:\n",
+        "    for rank, file in enumerate(files):\n",
+        "    for rank, file in enumerate(files[:1]):\n",
         (STEP,),
         "rank 0 makes a checkpoint before the others have written",
     ),
@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "streams",
         "python-forgotten",
-        "        random.setstate((version, numbers, gauss))\n",
+        "        random.setstate((version, tuple(numbers), gauss))\n",
         "",
         (OWN,),
         "Python's own stream begins anew",

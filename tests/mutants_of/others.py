@@ -850,8 +850,8 @@ MUTANTS = [
     Mutant(
         "pretrained-thirds-of-qkv",
         "course_lib/pretrained/names.py",
-        'if inner == "attention.qkv" and len(theirs) == 3:',
-        "if False:",
+        "    if len(stored) == 3:",
+        "    if False:",
         ("tests/pretrained/test_transformers.py::test_logits_of_published_checkpoints[2]",),
         "q, k and v are taken to be equally long",
         "T13",
@@ -868,8 +868,8 @@ MUTANTS = [
     Mutant(
         "pretrained-untied-said-tied",
         "course_lib/pretrained/config.py",
-        '"tie_word_embeddings": config.tied',
-        '"tie_word_embeddings": True',
+        'own |= {"model_type": kind,',
+        'own |= {"tie_word_embeddings": True, "model_type": kind,',
         ("tests/pretrained/test_transformers.py::test_transformers_reads_what_we_write",),
         "transformers ties a head that has weights of its own",
         "T17",

@@ -3,6 +3,7 @@ the same on all ranks, before anything is changed; and what is whole goes on as 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import checkpoint
 from course_lib.checkpoint import sums
 from course_lib.pretrained.header import CheckpointError
 from course_lib.train import record
@@ -94,9 +94,9 @@ def changed(key: str, value: object):
 
 
 RECORDS = {
-    "cut off": (lambda text: text[:300], "is damaged, or its line in SHA"),
+    "cut off": (lambda text: text[:300], "cannot be read as JSON"),
     "another value": (changed("options.lr", 0.5), "is damaged, or its line in SHA"),
-    "another form": (changed("form", 1), "is not a record of this form"),
+    "another form": (changed("form", 1), "is of form 1, and this course_lib reads form 3"),
     "no engine": (changed("engine", ...), "it lacks engine"),
     "another step": (changed("step", 11), "step is 11, and the folder is named step"),
     "an option less": (changed("options.lr", ...), "its options lack lr"),
@@ -110,24 +110,17 @@ def test_a_record_that_says_something_else(run, name):
     path = run / "checkpoints" / "step-000012" / "training.json"
     path.write_text(change(path.read_text()))
     if "damaged" not in text:  # as another release has written it
-        path.with_name(sums.SUMS).write_text(
-            sums.as_text(sums.read(path.parent, str) | {path.name: sums.of_file(path)})
-        )
+        own = {path.name: sums.of_bytes(path.read_bytes())}
+        path.with_name(sums.SUMS).write_text(sums.as_text(sums.read(path.parent, str) | own))
     message = refused(run)
     assert str(path) in message and text in message and BEFORE in message
-
-
-def test_without_a_checkpoint_before_it_a_run_begins_anew(run):
-    shutil.rmtree(run / "checkpoints" / "step-000009")
-    flip(run / "checkpoints" / "step-000012" / "training.json", 0.0)
-    assert refused(run).endswith("so begin anew, in another folder")
 
 
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"hidden": ...}, "its config lacks hidden"),
-        ({"hiden": 24}, "its config has, and a config has not, hiden"),
+        ({"hidden": ...}, "its config: it lacks hidden"),
+        ({"hiden": 24}, "its config: a config has no key 'hiden'"),
         ({"heads": 5}, "its config: hidden=24 does not divide into heads=5"),
     ],
 )
@@ -139,38 +132,12 @@ def test_a_config_that_is_none(run, config, text):
     assert text in str(caught.value) and BEFORE in str(caught.value)
 
 
-FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"]
-FILES += ["tensors.json", "training.json"]
-
-
-def complaint(folder: Path) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        checkpoint.check(folder)
-    return str(caught.value)
-
-
-def test_a_bit_in_any_file_is_seen(run):
-    folder = run / "checkpoints" / "step-000012"
-    checkpoint.check(folder)
-    for name in FILES:
-        whole = (folder / name).read_bytes()
-        for harm in (flip, lambda path: path.write_bytes(b""), Path.unlink):
-            harm(folder / name)
-            message = complaint(folder)
-            assert str(folder / name) in message and BEFORE in message, message
-            (folder / name).write_bytes(whole)
-    text = (folder / sums.SUMS).read_text()
-    (folder / sums.SUMS).write_text(text[:200])
-    assert ", line 3: " in complaint(folder)
-    (folder / sums.SUMS).unlink()
-    assert "vouches for" in complaint(folder)
-
-
 def test_the_sums_are_those_of_sha256sum(undisturbed):
     folder = undisturbed / "checkpoints" / "step-000012"
     lines = (folder / sums.SUMS).read_text().splitlines()
     inside = sorted(path.name for path in folder.glob("*.json"))
-    assert lines == [f"{sums.of_file(folder / name)}  {name}" for name in inside]
+    digests = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in inside]
+    assert lines == [f"{digest}  {name}" for digest, name in zip(digests, inside, strict=True)]
 
 
 def test_a_damaged_state_ends_a_run_before_it_begins(run):

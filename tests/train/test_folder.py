@@ -163,30 +163,21 @@ def test_a_rank_killed_before_the_first_checkpoint_is_not_told_to_go_on(tmp_path
     assert done.stderr.endswith(f"There is no checkpoint in {out}: start again\n")
 
 
-def killed(tmp_path, who) -> Path:
-    """The folder of a run of which these processes, of (launcher, rank, rank), were killed."""
+@pytest.mark.parametrize("count", [1, 3], ids=["the launcher", "all"])
+def test_a_run_that_is_killed_leaves_no_process_and_no_file(tmp_path, count):
     out, temporary = tmp_path / "run", tmp_path / "temporary"
     temporary.mkdir()
     run = started(COURSE, out, "--tp", "2", variables={"TMPDIR": str(temporary)})
     others = [pid for pid in processes(str(out)) if pid != run.pid]
     assert len(others) == 2
-    for pid in [run.pid, *others][who]:
+    for pid in [run.pid, *others][:count]:
         os.kill(pid, signal.SIGKILL)
     run.communicate(timeout=LIMIT)
     limit = time.monotonic() + 20
     while processes(str(out)) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not processes(str(out)) and not list(temporary.glob("course-*"))
-    return out
-
-
-def test_a_killed_launcher_leaves_no_process_and_no_file(tmp_path):
-    out = killed(tmp_path, slice(1))
     Lock(out, 1).release()  # nobody holds it
-
-
-def test_a_run_that_is_killed_whole_leaves_no_file(tmp_path):
-    killed(tmp_path, slice(3))
 
 
 LEFT = """

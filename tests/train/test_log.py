@@ -33,11 +33,6 @@ def test_mfu_of_a_speed_is_flops_over_the_peak():
         mfu(1000.0, CONFIG, 16, 0.0)
 
 
-def test_a_logs_lines_are_stretches_of_steps():
-    lines = ["2 rank(s), dp 2", *log((1, 250, 0.1), (10, 12345, 0.2)), "validation loss 4.2"]
-    assert stretches(lines) == [Stretch(1, 1, 250.0), Stretch(10, 9, 12345.0)]
-
-
 def test_a_runs_mfu_is_all_its_flops_over_all_its_seconds():
     """30 steps of 64 tokens at 6400 a second and 10 at 640: 0.3 s and 1 s."""
     lines = log((1, 10, 0.0), (31, 6400, 0.0), (41, 640, 0.0))
@@ -47,7 +42,9 @@ def test_a_runs_mfu_is_all_its_flops_over_all_its_seconds():
     assert mfu_of_log(lines, CONFIG, 16, 1e9, skip=0) == pytest.approx(slow, rel=1e-12)
 
 
-def test_a_resumed_run_counts_from_where_it_went_on():
+def test_a_logs_lines_are_stretches_of_steps_from_where_it_went_on():
+    lines = ["2 rank(s), dp 2", *log((1, 250, 0.1), (10, 12345, 0.2)), "validation loss 4.2"]
+    assert stretches(lines) == [Stretch(1, 1, 250.0), Stretch(10, 9, 12345.0)]
     lines = ["going on after step 20, from out/step-20", *log((30, 100, 0.1))]
     assert stretches(lines) == [Stretch(30, 10, 100.0)]
     again = [*log((30, 100, 0.1)), "going on after step 25, from x", *log((30, 50, 0.1))]

@@ -208,19 +208,6 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     assert not processes(str(out))
 
 
-@pytest.mark.slow
-def test_when_the_launcher_is_killed_its_ranks_end(tmp_path):
-    out = tmp_path / "run"
-    run = started(COURSE, out, "--tp", "2")
-    assert len(processes(str(out))) == 3
-    run.kill()
-    run.communicate(timeout=LIMIT)
-    limit = time.monotonic() + 10
-    while processes(str(out)) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not processes(str(out))
-
-
 def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(tmp_path):
     out = tmp_path / "run"
     done = ended(ALONE, *SMALL, "--steps", 3, "--out", out)

@@ -71,14 +71,13 @@ class Archive:
                 f"{self.path}: torch {torch.__version__} does not tell where in a file a tensor "
                 "lies; torch 2.13 does, with which this was tested"
             )
-        if record is None or record.file_size != storage.nbytes() or not x.is_contiguous():
+        start = x.storage_offset() * size
+        fits = record is not None and start + x.numel() * size <= record.file_size
+        if not fits or record.file_size != storage.nbytes() or not x.is_contiguous():
             raise CheckpointError(
                 f"{self.path}: {what} does not lie in one piece in a record of the file that has "
                 f"its size; the file is damaged or was rewritten: {COPY}"
             )
-        start, nbytes = x.storage_offset() * size, x.numel() * size
-        if start + nbytes > record.file_size:
-            raise CheckpointError(f"{self.path}: {what} leaves its record; {COPY}")
         return Flat(first + start, x.numel(), x.dtype, first)
 
     def read(self, flat: Flat, start: int, stop: int, into: memoryview) -> None:
@@ -151,12 +150,11 @@ class Archive:
             if "/data/" not in record.filename:
                 self._check_sum(begin)
             if record.filename.endswith("/byteorder"):
-                order = bytearray(record.file_size)
-                self._fill(begin, memoryview(order))
-                if order.decode("latin1") != sys.byteorder:
+                order = self._some(begin, record.file_size).decode("latin1")
+                if order != sys.byteorder:
                     raise CheckpointError(
-                        f"{self.path} was written in byte order {order.decode('latin1')!r}, and "
-                        f"this machine's is {sys.byteorder!r}; convert it where it was written"
+                        f"{self.path} was written in byte order {order!r}, and this machine's is "
+                        f"{sys.byteorder!r}; convert it where it was written"
                     )
 
     def _unpickled(self) -> object:

@@ -15,7 +15,6 @@ from course_lib.pretrained.header import CheckpointError
 LATEST = "latest"
 OPTIMIZER = re.compile(r"((?:bf16_|fp16_)?zero_pp_rank_)(\d+)_mp_rank_(\d+)_optim_states\.pt")
 MODEL = re.compile(r"(zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
-ONE_STAGE_DOWN = "name the folder of the step itself"
 
 
 class Ranks(NamedTuple):
@@ -30,52 +29,41 @@ def is_one(path: Path) -> bool:
     """Whether a folder is a DeepSpeed checkpoint, of whatever kind, or names one by `latest`."""
     if not path.is_dir():
         return False
-    if _kinds(path):
-        return True
-    if not (path / LATEST).is_file():
-        return False
-    step = path / (path / LATEST).read_text(errors="replace").strip()
-    return step.parent == path and step.is_dir() and bool(_kinds(step))
+    step = _named_by_latest(path)
+    return _has_files(path) or (step is not None and _has_files(step))
 
 
 def step_of(path: Path) -> Path:
     """The folder of the step: this one, or the one that its `latest` names."""
     if not path.is_dir():
         raise CheckpointError(f"there is no folder {path}")
-    if _kinds(path):
-        return path
-    steps = sorted(one.name for one in path.iterdir() if one.is_dir() and _kinds(one))
-    there = f"; there is {', '.join(steps)}" if steps else ""
+    step = path if _has_files(path) else _named_by_latest(path)
+    if step is None:
+        steps = sorted(one.name for one in path.iterdir() if one.is_dir() and _has_files(one))
+        raise CheckpointError(
+            f"{path} has no file of a rank in it, and no file `latest` that names a folder in it: "
+            "the save did not end, or a folder was taken away; name the folder of the step itself"
+            f"{'; there is ' * bool(steps)}{', '.join(steps)}"
+        )
+    return step
+
+
+def _named_by_latest(path: Path) -> Path | None:
     latest = path / LATEST
-    if not latest.is_file():
-        raise CheckpointError(
-            f"{path} has no file `latest`, which names the folder of a step, and no file of a rank "
-            f"lies in it; {ONE_STAGE_DOWN}{there}"
-        )
-    name = latest.read_text(errors="replace").strip()
-    if Path(name).name != name or not (path / name).is_dir() or name in ("", ".", ".."):
-        raise CheckpointError(
-            f"{latest} names {name[:60]!r}, and {path} has no such folder: the save did not end, "
-            f"or the folder was taken away; {ONE_STAGE_DOWN}{there}"
-        )
-    return path / name
+    name = latest.read_text(errors="replace").strip() if latest.is_file() else ""
+    inside = name not in ("", ".", "..") and Path(name).name == name
+    return path / name if inside and (path / name).is_dir() else None
 
 
 def files_of(step: Path) -> Ranks:
     """The files of the ranks of a step; which of them belong together is for their content."""
-    kinds = _kinds(step)
-    if "universal" in kinds:
-        raise CheckpointError(
-            f"{step} is a universal checkpoint, a folder for each parameter; name the step that "
-            "ds_to_universal.py made it from, whose ranks' files this reads"
-        )
-    optimizer = _by_rank(step, OPTIMIZER, 2)
-    model = _by_rank(step, MODEL, 2)
+    optimizer, model = _by_rank(step, OPTIMIZER), _by_rank(step, MODEL)
     if not optimizer:
         raise CheckpointError(
-            f"{step} has no zero_pp_rank_*_optim_states.pt. If it was saved at stage 0, its "
-            "weights lie whole in mp_rank_00_model_states.pt: torch.load(…, weights_only=True)"
-            "['module'] gives them; at stages 1 to 3 the ranks' files are missing: copy them"
+            f"{step} has no zero_pp_rank_*_optim_states.pt. Of stage 0 the weights lie whole in "
+            "mp_rank_00_model_states.pt: torch.load(…, weights_only=True)['module'] gives them. Of "
+            "a universal checkpoint, name the step that ds_to_universal.py made it from. Else the "
+            "ranks' files are missing: copy them"
         )
     if not model:
         raise CheckpointError(
@@ -91,17 +79,12 @@ def files_of(step: Path) -> Ranks:
     return Ranks(step, _in_order(step, optimizer), _in_order(step, model))
 
 
-def _kinds(step: Path) -> set[str]:
-    """What there is in a folder that a step of DeepSpeed has."""
+def _has_files(step: Path) -> bool:
     names = [one.name for one in step.iterdir()]
-    kinds = {"optimizer" for name in names if OPTIMIZER.fullmatch(name)}
-    kinds |= {"model" for name in names if MODEL.fullmatch(name)}
-    if "zero" in names and "model" in kinds and "optimizer" not in kinds:
-        kinds.add("universal")
-    return kinds
+    return any(OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name) for name in names)
 
 
-def _by_rank(step: Path, pattern: re.Pattern, rank: int) -> dict[int, Path]:
+def _by_rank(step: Path, pattern: re.Pattern) -> dict[int, Path]:
     """The files of a pattern by their rank; those of one model that no other axis cuts."""
     found: dict[int, Path] = {}
     for path in sorted(step.iterdir()):
@@ -112,7 +95,7 @@ def _by_rank(step: Path, pattern: re.Pattern, rank: int) -> dict[int, Path]:
             continue
         if int(match[3]) > 0:
             raise _other_axes(path)
-        at = int(match[rank] or 0)
+        at = int(match[2] or 0)
         if at in found:
             raise CheckpointError(
                 f"{found[at]} and {path.name} are both of rank {at}: two runs saved into one "

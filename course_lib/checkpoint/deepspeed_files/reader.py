@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import torch
@@ -80,24 +79,19 @@ class DeepSpeedFiles:
     def elements(self, name: str, start: int, stop: int, quantity: str = MASTER) -> Tensor:
         """Elements `start` to `stop` of a tensor in row-major order; the only memory that it takes
         is that of what it gives."""
-        spans = list(self._spans(name, start, stop, quantity))
         dtype = self.dtype(name, quantity)
-        found = bytearray((stop - start) * dtype.itemsize)
-        view, at = memoryview(found), 0
-        for archive, flat, first, last in spans:
+        found, at = torch.empty(stop - start, dtype=dtype, device="cpu"), 0
+        view = memoryview(found.view(torch.uint8).numpy())
+        for archive, flat, first, last in self._spans(name, start, stop, quantity):
             archive.read(flat, first, last, view[at:])
             self._keep_few_open(archive)
             at += (last - first) * dtype.itemsize
-        if at != len(found):
+        if at != len(view):
             raise CheckpointError(
-                f"{self.path}: of {name}'s {quantity} {len(found) - at} bytes are in no file; "
+                f"{self.path}: of {name}'s {quantity} {len(view) - at} bytes are in no file; "
                 f"{ANOTHER}"
             )
-        return (
-            torch.frombuffer(found, dtype=dtype)
-            if found
-            else torch.empty(0, dtype=dtype, device="cpu")
-        )
+        return found
 
     def dtype(self, name: str, quantity: str = MASTER) -> torch.dtype:
         """The dtype that a tensor is stored in."""
@@ -114,21 +108,10 @@ class DeepSpeedFiles:
         archive, kept = self._parts[0].archive, self._parts[0].scalars[group]
         return {key: archive.number(value, f"{key} of {name}") for key, value in kept.items()}
 
-    def options(self, name: str) -> dict:
-        """The parameter group's options that a trained parameter was updated with: lr, betas, …"""
-        logical = self.tensors[name]
-        return dict(self._parts[0].options[logical.group]) if logical.kind == "trained" else {}
-
     @property
-    def training(self) -> dict:
-        """Where the run was: steps, samples, skipped, loss_scale, scheduler; None where unsaved."""
-        scale = self._parts[0].scale
-        names = {
-            "steps": "global_steps", "samples": "global_samples", "skipped": "skipped_steps",
-            "scheduler": "lr_scheduler", "settings": "ds_config",
-        }  # fmt: skip
-        told = {ours: self._model.get(theirs) for ours, theirs in names.items()}
-        return {**told, "loss_scale": getattr(scale, "cur_scale", None)}
+    def steps(self) -> int | None:
+        """How many steps the run had made."""
+        return self._model.get("global_steps")
 
     def close(self) -> None:
         while self._open:
@@ -137,12 +120,7 @@ class DeepSpeedFiles:
     def __enter__(self) -> DeepSpeedFiles:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _opened(self, path: Path) -> Archive:
@@ -182,35 +160,32 @@ class DeepSpeedFiles:
     def _tensors(self) -> dict[str, Logical]:
         """Every tensor by name in the model's order; names of one storage count once, see tied."""
         found: dict[str, Logical] = {}
-        groups, above = self._model["param_shapes"], [0]
+        groups, start = self._model["param_shapes"], 0
         for number, group in enumerate(groups):
-            if self.stage < 3:
-                above = [0]
+            start = start if self.stage == 3 else 0
             for place, (name, shape) in enumerate(group.items()):
-                logical = Logical(tuple(shape), "trained", number, above[0])
-                found[name] = logical
-                above[0] += self._step(logical, place)
+                found[name] = Logical(tuple(shape), "trained", number, start)
+                start += self._step(found[name], place)
             if self.stage < 3:
-                self._check_length(number, above[0])
+                self._check_length(number, start)
         if self.stage == 3:
-            self._check_length(None, above[0])
+            self._check_length(None, start)
             found = {name: self._in_sub_group(one) for name, one in found.items()}
         elif len(groups) != len(self._parts[0].flats[MASTER]):
             raise CheckpointError(
                 f"{self.path}: {len(groups)} groups of parameters and "
                 f"{len(self._parts[0].flats[MASTER])} flat ones; {ANOTHER}"
             )
-        self.tied = dict(self._model["shared_params"] or {})
-        frozen = self._model["frozen_param_shapes"] or {}
+        tied, frozen = self._model["shared_params"] or {}, self._model["frozen_param_shapes"] or {}
         for name, x in self._model["module"].items():
-            if name in found or name in self.tied:
+            if name in found or name in tied:
                 continue
-            buffer = name in self._model["buffer_names"]
-            if buffer or self.stage < 3 or name in frozen:
-                shape = tuple(frozen.get(name, x.shape)) if not buffer else tuple(x.shape)
-                found[name] = Logical(shape, "buffer" if buffer else "frozen")
+            if name in self._model["buffer_names"]:
+                found[name] = Logical(tuple(x.shape), "buffer")
+            elif self.stage < 3 or name in frozen:
+                found[name] = Logical(tuple(frozen.get(name, x.shape)), "frozen")
         order = {name: at for at, name in enumerate(self._model["module"])}
-        self.tied = {name: of for name, of in self.tied.items() if of in found}
+        self.tied = {name: of for name, of in tied.items() if of in found}
         return dict(sorted(found.items(), key=lambda pair: order.get(pair[0], len(order))))
 
     def _step(self, logical: Logical, place: int) -> int:

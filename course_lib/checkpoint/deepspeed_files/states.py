@@ -26,9 +26,7 @@ class Part(NamedTuple):
     release: str
     flats: dict[str, list[Flat]]  # quantity: the flat tensor of every group
     scalars: list[dict]  # of every group, such as step: a number, or a tensor of one
-    options: list[dict]  # of every group: lr, betas, …
     gaps: list[list[int]] | None  # elements after each parameter of a group that belong to none
-    scale: object  # the loss scaler
 
 
 def part_of(archive: Archive) -> Part:
@@ -53,17 +51,15 @@ def part_of(archive: Archive) -> Part:
         third = stage == 3
         masters = saved["fp32_flat_groups" if third else "single_partition_of_fp32_groups"]
         base = saved["optimizer_state_dict" if third else "base_optimizer_state"]
-        states, options = _states(base, saved, len(masters), third)
+        states = _states(base, saved, len(masters))
         flats = {MASTER: [archive.flat(x, "a master copy") for x in masters]}
         flats |= _moments(archive, states, flats[MASTER], saved.get("group_paddings"))
         scalars = [
             {key: value for key, value in state.items() if key not in flats} for state in states
         ]
         gaps = None if third else saved.get("param_alignment_paddings")
-        return Part(
-            archive, stage, int(world), str(told.get("ds_version", "")), flats, scalars, options,
-            gaps, saved.get("loss_scaler"),
-        )  # fmt: skip
+        release = str(told.get("ds_version", ""))
+        return Part(archive, stage, int(world), release, flats, scalars, gaps)
     except CheckpointError:
         raise
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
@@ -91,29 +87,19 @@ def of_another_build(archive: Archive, error: Exception) -> CheckpointError:
     )
 
 
-def _states(
-    base: object, saved: Mapping, groups: int, third: bool
-) -> tuple[list[dict], list[dict]]:
-    """The optimizer's state and its options, group by group; no state before the first step."""
-    if isinstance(base, list):  # elastic_checkpoint: the options are not saved
-        more = (
-            {"step": saved["base_optimizer_state_step"]}
-            if "base_optimizer_state_step" in saved
-            else {}
-        )
-        return [{**more, **state} for state in base], [{} for _ in base]
-    by_number, listed = base["state"], base["param_groups"]
-    options: list[dict] = []
-    for group in listed:
-        plain = {key: value for key, value in group.items() if key != "params"}
-        options += [plain] * len(group["params"])
-    if len(options) != groups:
-        raise ValueError(f"{len(options)} flat parameters with options and {groups} masters")
-    states = [dict(by_number.get(number, {})) for number in range(groups)]
-    for state, plain in zip(states, options, strict=True):
-        if state and "step" in plain:  # FusedAdam counts there
-            state.setdefault("step", plain["step"])
-    return states, options
+def _states(base: object, saved: Mapping, groups: int) -> list[dict]:
+    """The optimizer's state, group by group; none before the first step."""
+    if isinstance(base, list):  # elastic_checkpoint
+        step = saved.get("base_optimizer_state_step")
+        return [{**({} if step is None else {"step": step}), **state} for state in base]
+    steps = [group.get("step") for group in base["param_groups"] for _ in group["params"]]
+    if len(steps) != groups:
+        raise ValueError(f"{len(steps)} flat parameters with options and {groups} masters")
+    states = [dict(base["state"].get(number, {})) for number in range(groups)]
+    for state, step in zip(states, steps, strict=True):
+        if state and step is not None:  # FusedAdam counts there
+            state.setdefault("step", step)
+    return states
 
 
 def _moments(
@@ -126,16 +112,15 @@ def _moments(
         for key, value in state.items()
         if isinstance(value, Tensor) and value.dim() > 0
     )
-    found: dict[str, list[Flat]] = {}
-    for name in names:
-        found[name] = []
-        for number, (state, master) in enumerate(zip(states, masters, strict=True)):
+    found: dict[str, list[Flat]] = {name: [] for name in names}
+    for number, (state, master) in enumerate(zip(states, masters, strict=True)):
+        padding = paddings[number] if paddings else 0
+        for name, flats in found.items():
             flat = archive.flat(state.get(name), f"{name} of group {number}")
-            padding = paddings[number] if paddings else 0
             if flat.count not in (master.count, master.count + padding):
                 raise CheckpointError(
                     f"{archive.path}: {name} of group {number} has {flat.count} elements and its "
                     f"master copy {master.count}; {COPY}"
                 )
-            found[name].append(flat)
+            flats.append(flat)
     return found
