@@ -5,8 +5,8 @@ Both ends are on one machine and belong to one user; nothing that arrives is unp
 
 from __future__ import annotations
 
-import array
 import json
+import os
 import socket
 import struct
 
@@ -23,27 +23,18 @@ def send(end: socket.socket, message: dict, descriptors: list[int] | None = None
     """Send a message; the descriptors travel with its first byte."""
     text = json.dumps(message).encode()
     raw = _LENGTH.pack(len(text)) + text
-    beside = []
-    if descriptors:
-        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     try:
-        sent = end.sendmsg([raw], beside)
-        end.sendall(raw[sent:])
+        end.sendall(raw[socket.send_fds(end, [raw], descriptors or []) :])
     except (BrokenPipeError, ConnectionResetError) as error:
         raise Closed(str(error)) from None
 
 
 def receive(end: socket.socket) -> tuple[dict, list[int]]:
     """Receive a message and the descriptors that came with it, which are the caller's to close."""
-    descriptors: list[int] = []
-    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
     try:
-        head, beside, _, _ = end.recvmsg(_LENGTH.size, room, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, data in beside:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                numbers = array.array("i")
-                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
-                descriptors.extend(numbers)
+        head, descriptors, _, _ = socket.recv_fds(end, _LENGTH.size, MOST_DESCRIPTORS)
+        for number in descriptors:
+            os.set_inheritable(number, False)
         head += _exactly(end, _LENGTH.size - len(head)) if head else b""
         if not head:
             raise Closed("the channel has ended")

@@ -68,13 +68,8 @@ def _only(descriptors: list[int]) -> list[int]:
     for number in descriptors:  # first out of the way, so that none lands on another
         moved.append(os.dup2(number, top + len(moved), inheritable=False))
     kept = [os.dup2(number, 3 + i, inheritable=False) for i, number in enumerate(moved)]
-    os.closerange(3 + len(kept), _most_descriptors())
+    os.closerange(3 + len(kept), max(map(int, os.listdir("/proc/self/fd"))) + 2)
     return kept
-
-
-def _most_descriptors() -> int:
-    """One more than the highest descriptor that is open."""
-    return max(map(int, os.listdir("/proc/self/fd"))) + 2
 
 
 def _streams(output: int, errors: int) -> None:
@@ -84,13 +79,10 @@ def _streams(output: int, errors: int) -> None:
     os.close(nothing)
     os.close(output)
     os.close(errors)
+    how = {"buffering": 1, "closefd": False, "encoding": "utf-8", "errors": "backslashreplace"}
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(  # noqa: SIM115
-        1, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace"
-    )
-    sys.stderr = sys.__stderr__ = open(  # noqa: SIM115
-        2, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace"
-    )
+    sys.stdout = sys.__stdout__ = open(1, "w", **how)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", **how)  # noqa: SIM115
 
 
 def _surroundings(wanted: dict) -> None:

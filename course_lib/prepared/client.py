@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -118,31 +119,25 @@ class Preparer:
     """One prepared process; started at once, waited for when the first child is wanted."""
 
     def __init__(self, modules: tuple[str, ...], hash_seed: int | None = None):
-        self.modules, self.hash_seed = modules, hash_seed
         self._asking = threading.Lock()
         self._ready = False
-        self.env = dict(os.environ)
-        self.env.update(dict.fromkeys(_ONE_THREAD, "1"))
-        package = str(Path(__file__).resolve().parents[2])
         # Not a folder of the working directory: nothing in it may stand in for a module.
-        self.env["PYTHONPATH"] = os.pathsep.join(
-            place for place in (package, os.environ.get("PYTHONPATH")) if place
-        )
+        places = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")
+        self.env = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1")}
+        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, places))
         if hash_seed is not None:
             self.env["PYTHONHASHSEED"] = str(hash_seed)
-        ours, theirs = socket.socketpair()
+        self.end, theirs = socket.socketpair()
         command = [sys.executable, "-m", "course_lib.prepared.preparer", str(theirs.fileno())]
+        nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         with theirs:
             self.process = subprocess.Popen(
                 [*command, str(os.getpid()), *modules],
                 env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C in a terminal is for the one who started it
+                **nowhere,
             )
-        self.end = ours
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -188,9 +183,7 @@ class Preparer:
         if self._ready:
             return
         told = self._receive(READY_LIMIT)
-        if "failed" in told:
-            raise NotPrepared(f"the prepared process could not import: {told['failed']}")
-        if told.get("unsafe"):
+        if told["unsafe"]:
             raise NotPrepared(told["unsafe"])
         self._ready = True
 
@@ -256,7 +249,5 @@ def _umask() -> int:
 
 def _limits() -> dict[str, tuple[int, int]]:
     """This process's limits: a child has those of the one who asks, as a started process has."""
-    import resource
-
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}

@@ -36,17 +36,17 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
-
-    def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it lives."""
         return self._process.exitcode
 
+    def poll(self) -> int | None:
+        return self.returncode
+
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
-        if self._process.exitcode is None:
+        if self.returncode is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-        return self._process.exitcode
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:  # not reaped: the number is still this child's

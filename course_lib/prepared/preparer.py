@@ -98,10 +98,10 @@ class Preparing:
 
     def end_children(self) -> None:
         """The other end is gone: no child, no grandchild and no folder stays behind."""
-        folders = {folder for _, folder in self.children.values() if folder}
+        folders = [folder for _, folder in self.children.values() if folder]
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        end_all(list(self.children), list(folders), remove=True)
+        end_all(list(self.children), folders, remove=True)
 
 
 def main() -> None:
@@ -115,11 +115,13 @@ def main() -> None:
             importlib.import_module(name)
     except BaseException as error:
         with contextlib.suppress(channel.Closed):
-            channel.send(end, {"failed": f"{type(error).__name__}: {error}"[:2000]})
+            why = f"the prepared process could not import: {type(error).__name__}: {error}"
+            channel.send(end, {"unsafe": why[:2000]})
         raise
     warnings.resetwarnings()
     warnings.filters[:] = _FILTERS
-    _one_thread()
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     gc.enable()
     gc.freeze()
     preparing = Preparing(end, parent)
@@ -131,12 +133,6 @@ def main() -> None:
     finally:
         preparing.end_children()
     os._exit(0)
-
-
-def _one_thread() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)
 
 
 _FILTERS = list(warnings.filters)

@@ -155,13 +155,8 @@ def _preparer(modules: tuple[str, ...], odd: bool) -> Preparer:
 
 
 def _why_not_its(env: dict[str, str]) -> str:
-    given = {name: value for name, value in env.items() if name != "PYTHONHASHSEED"}
-    return why_other(given | _hash_seed())
-
-
-def _hash_seed() -> dict[str, str]:
-    asked = os.environ.get("PYTHONHASHSEED")
-    return {} if asked is None else {"PYTHONHASHSEED": asked}
+    both = {**env, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED")}  # which an odd one is given
+    return why_other(both)
 
 
 def spawn(wanted: Wanted, command: list[str]) -> subprocess.Popen:
