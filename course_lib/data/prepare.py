@@ -1,7 +1,7 @@
 """One rank reads, trains and encodes; the others hear the result, so no disk has to be shared.
 
 What is kept in a folder is used again only if it was made of the same text by the same settings,
-and is whole. Nothing is pickled. Lesson 08.
+and is whole. Nothing in it is a pickle. Lesson 08.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import torch.distributed as dist
 
-from course_lib.collectives import broadcast
 from course_lib.collectives.agreement import same_everywhere
-from course_lib.collectives.call import Group, device_of, size_and_rank
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.data.corpus import (
     MOST_BYTES,
     VOCABULARY,
     Corpus,
-    bytes_of,
     corpus,
     encode,
     fingerprint_of,
@@ -57,7 +54,13 @@ def prepare(
             made = _made(folder, vocabulary, most_bytes, documents)
         except Exception as error:
             problem = error
-    heard = _told(made, problem, group)
+    reply = [made, None if problem is None else f"{type(problem).__name__}: {problem}"]
+    dist.broadcast_object_list(reply, group=group, group_src=0)
+    if problem is not None:
+        raise problem
+    if reply[1] is not None:
+        raise RuntimeError(f"rank {rank}: rank 0 could not prepare the corpus: {reply[1]}")
+    heard = reply[0]
     same_everywhere(
         (vocabulary, most_bytes, heard.fingerprint),
         [group],
@@ -65,35 +68,6 @@ def prepare(
         f"here vocabulary={vocabulary}, most_bytes={most_bytes}: pass the same on every rank",
     )
     return heard
-
-
-def _told(made: Corpus | None, problem: Exception | None, group: Group) -> Corpus:
-    """Rank 0's corpus, or its trouble, on every rank: lengths first, then what they are of."""
-    rank, device, lengths = group.rank(), device_of(group), [0, 0, 0, 0]
-
-    def heard(x: Tensor | None, length: int, dtype: torch.dtype) -> Tensor:
-        x = torch.empty(length, dtype=dtype, device=device) if x is None else x
-        return broadcast(x.to(device), group).cpu()
-
-    text = None
-    if problem is not None:
-        text = _bytes(f"{type(problem).__name__}: {problem}")
-        lengths = [0, 0, 0, len(text)]
-    elif made is not None:
-        text = _bytes(made.tokenizer_json)
-        lengths = [len(text), made.tokens.numel(), len(made), 0]
-    sizes = heard(torch.tensor(lengths, device=device), 4, torch.int64).tolist()
-    words = bytes_of(heard(text, sizes[0] + sizes[3], torch.uint8)).decode()
-    if sizes[3]:
-        if problem is not None:
-            raise problem
-        raise RuntimeError(f"rank {rank}: rank 0 could not prepare the corpus: {words}")
-    tokens, starts = (None, None) if made is None else (made.tokens, made.starts)
-    return Corpus(heard(tokens, sizes[1], torch.int32), heard(starts, sizes[2], torch.int64), words)
-
-
-def _bytes(text: str) -> Tensor:
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
 def _made(
@@ -144,11 +118,8 @@ def _keep(made: Corpus, folder: Path, settings: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     told = json.dumps({**settings, "fingerprint": made.fingerprint})
     tensors = {"tokens": made.tokens, "starts": made.starts}
-    for name, raw in (
-        (TOKENIZER, made.tokenizer_json.encode()),
-        (TOKENS, save(tensors, metadata={"made": told})),
-    ):
-        write_whole(folder / name, raw)
+    write_whole(folder / TOKENIZER, made.tokenizer_json)
+    write_whole(folder / TOKENS, save(tensors, metadata={"made": told}))
 
 
 def _safetensors():

@@ -40,11 +40,10 @@ def read_tokenizer(path: str | os.PathLike) -> Tokenizer:
             f"{file} is no JSON. A list of words (vocab.txt) or of merges (merges.txt) does not "
             f"say how a text is split, which a {NAME} does. {SAVE}"
         ) from None
-    keys = sorted(found) if isinstance(found, dict) else type(found).__name__
     if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
-        some = f"{keys[:3]}{' …' if len(keys) > 3 else ''}" if isinstance(keys, list) else keys
+        keys = sorted(found)[:3] if isinstance(found, dict) else type(found).__name__
         raise ValueError(
-            f"{file} is JSON and no tokenizer: it has {some}, where a tokenizer has 'model', "
+            f"{file} is JSON and no tokenizer: it has {keys}, where a tokenizer has 'model', "
             f"'pre_tokenizer' and 'decoder'. {SAVE}"
         )
     try:

@@ -29,27 +29,27 @@ def streamed_bytes(
     dtype: torch.dtype | None = None,
     units: Sequence[nn.Module] | None = None,
     keep: int = 0,
-    persist: int = 0,
     synced: bool = True,
 ) -> int | float:
     """Bytes that each of `n` ranks has to send for so many forwards, its rows whatever they are.
 
     `forwards` is the largest count of new words of any rank. A tied head is gathered again for its
-    second use. `keep` and `units` are those of `zero.inference`, `persist` that of a training
-    engine; with `synced` a byte goes round before each forward and once at the end.
+    second use. `keep` and `units` are those of `zero.inference`; with `synced` a byte goes round
+    before each forward and once at the end.
     """
     if n < 1 or forwards < 0:
         raise ValueError(f"n={n} ranks, 1 or more, make forwards={forwards}, 0 or more")
     outline, units = sketch_of(model, dtype, units)
-    buckets, whole = units_of(outline, n, units, persist)
-    away = whole | kept(buckets, keep)
+    buckets, whole = units_of(outline, n, units, 0)
+    away = whole | _kept(buckets, keep)
     streamed = {unit: module for unit, module in buckets.items() if unit not in away}
-    one = sum(_gather(n, unit) for unit, *_ in uses_of(outline, streamed))
+    shards = (unit.cut.shard * unit.dtype.itemsize for unit, *_ in uses_of(outline, streamed))
+    one = sum(forms.all_gather(n, shard) for shard in shards)
     flags = (forwards + 1) * forms.all_reduce(n, 1) if synced else 0
     return forwards * one + flags
 
 
-def kept(units: Sequence[Bucket], keep: int) -> set[Bucket]:
+def _kept(units: Sequence[Bucket], keep: int) -> set[Bucket]:
     """The units that `keep` bytes leave whole: the smallest first."""
     found = set()
     for unit in sorted(units, key=lambda unit: unit.padded * unit.dtype.itemsize):
@@ -75,7 +75,3 @@ def break_even_rows(
     sizes = {"prompt": prompt, "count": count, "item": item}
     none, one = (Fraction(generation_bytes(config, n, 0, rows=b, **sizes)) for b in (0, 1))
     return max(1, (streamed - none) // (one - none) + 1)
-
-
-def _gather(n: int, unit: Bucket) -> int:
-    return forms.all_gather(n, unit.cut.shard * unit.dtype.itemsize)

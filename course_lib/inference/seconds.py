@@ -26,15 +26,13 @@ class Forward:
     fixed: float
     row: float
 
-    def seconds(self, rows: float, *, hidden: bool = False) -> float:
-        """For so many rows of each rank: one after the other, or, `hidden`, the longer of the two:
-        what prefetching could reach at best."""
-        parts = self.fixed, self.row * rows
-        return max(parts) if hidden else sum(parts)
+    def seconds(self, rows: float) -> float:
+        """For so many rows of each rank, one after the other."""
+        return self.fixed + self.row * rows
 
-    def tokens_per_second(self, rows: float, *, ranks: int = 1, hidden: bool = False) -> float:
+    def tokens_per_second(self, rows: float, *, ranks: int = 1) -> float:
         """Of all ranks together, each with so many rows of its own."""
-        return ranks * rows / self.seconds(rows, hidden=hidden)
+        return ranks * rows / self.seconds(rows)
 
 
 def fit(measured: Mapping[int, float]) -> Forward:
