@@ -187,3 +187,15 @@ def test_loopback_is_used_and_its_loss_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("socket.create_connection", unreachable)
     found = only(places.loopback())
     assert found.level == "bad" and "Network is unreachable" in found.found
+
+
+def test_a_machine_whose_name_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
+    assert only(places.host_name()).level == "ok"
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    found = only(places.host_name())
+    assert found.level == "note" and "hostname" in found.remedy

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import time
 
 import pytest
 import torch
@@ -29,6 +32,7 @@ from tests.zero.parts import (
     randomized,
     same_as_one_process,
     train,
+    trains,
 )
 
 THREE = Case(stage=3, clip=0.3, accumulate=2)
@@ -468,3 +472,65 @@ def seeded_alike(me):
 
 def test_a_seed_does_not_make_two_engines_one(pool):
     assert pool.run(2, seeded_alike) == [(True, False)] * 2
+
+
+class Hidden:
+    """A tensor in an object that nobody knows how to look into."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+class Hiding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(5, 7)
+
+    def forward(self, x):
+        return Hidden(torch.tanh(self.inner(x)))
+
+
+class Unpacks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(5, 5), Hiding()])
+        self.last = nn.Linear(7, 3)
+
+    def forward(self, x):
+        return self.last(self.layers[1](self.layers[0](x)).tensor)
+
+
+def test_an_output_that_hides_its_tensors_is_no_trap(pool):
+    """A unit whose output no hook can be laid on stays whole for its backward."""
+    pool.run(2, trains, Unpacks, 3)
+
+
+def here(me):
+    """The ranks are there, and what torch imports with the first optimizer."""
+    engine_of(me, Case())
+
+
+def killed(me, stage):
+    """Rank 1's process ends in the middle of a backward."""
+    case = Case(stage=stage)
+    engine = engine_of(me, case)
+    train(me, case, engine, steps=range(1))
+
+    def end(grad):
+        if me.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.2)
+        return grad
+
+    engine.model.blocks[1].register_full_backward_hook(lambda module, i, o: end(None))
+    train(me, case, engine, steps=range(1, 2))
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_rank_killed_in_a_step_ends_the_step_on_all(pool, stage):
+    pool.run(2, here, timeout=60)  # new ranks and their imports are not what is timed
+    began = time.monotonic()
+    said = pool.raises(2, killed, stage, match="SIGKILL|waited in|closed|reset", timeout=9)
+    assert time.monotonic() - began < 45  # on a busy machine; a step that hangs is ended by nobody
+    if stage == 3 and said[0]:
+        assert "rank 0 waited in" in said[0] and "rank 1 never came" in said[0]

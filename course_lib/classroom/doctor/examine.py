@@ -58,6 +58,7 @@ def checks(root: Path, ranks: RealRanks) -> list[Check]:
         Check("the ranks' sockets", places.runtime),
         Check("disk", lambda: places.disk(root)),
         Check("loopback", places.loopback, 60.0),
+        Check("host name", places.host_name),
         Check("GPUs", gpus.gpus, 120.0),
         Check("links", gpus.links, 60.0),
         Check("torch", torch_build.torch_build, 120.0),

@@ -95,3 +95,14 @@ def loopback() -> list[Finding]:
         remedy = "sudo ip link set lo up (a container without network: not with --network=none)"
         return [Finding("loopback", "bad", f"127.0.0.1 does not work: {error}", remedy)]
     return [Finding("loopback", "ok", f"{interface}, a connection to 127.0.0.1 carries data")]
+
+
+def host_name() -> list[Finding]:
+    """Whether the machine's own name has an address: launchers of many nodes ask for it."""
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except (OSError, UnicodeError):
+        told = "this machine's own name has no address; torchrun and deepspeed may wait for it"
+        remedy = 'echo "127.0.1.1 $(hostname)" | sudo tee -a /etc/hosts'
+        return [Finding("host name", "note", told, remedy)]
+    return [Finding("host name", "ok", "it has an address")]
