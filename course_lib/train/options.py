@@ -228,9 +228,10 @@ def _typed(reader: argparse.ArgumentParser, argv: Sequence[str]) -> dict:
             raise Refused(f"there is no option {text}; did you mean {near}?")
     space, unknown = reader.parse_known_args(list(argv))
     if unknown:
-        near = _near(unknown[0].split("=")[0], known)
+        name = unknown[0].split("=")[0]
+        near = _near(name, known)
         meant = f"; did you mean {near}?" if near else " (--help shows all options)"
-        raise Refused(f"there is no option {unknown[0]}{meant}")
+        raise Refused(f"there is no option {name}{meant}")
     return vars(space)
 
 

@@ -216,7 +216,7 @@ def test_what_is_refused(tmp_path):
     refused("is what the weights are read from", out="run/checkpoints/step-000004")
     other = tmp_path / "other.json"
     other.write_text(json.dumps(to_transformers(GPT2.changed(inner=12), torch.float32)))
-    refused(r"mlp.down.weight is \(20, 13\), and the config makes it \(20, 12\)", config=other)
+    refused(r"mlp.up.weight is \(13, 20\), and the config makes it \(12, 20\)", config=other)
     refused("there is no .*nothing.json, which was named", config=tmp_path / "nothing.json")
     (tmp_path / "run" / "checkpoints" / "latest").write_text("step-000009")
     refused("latest names 'step-000009', and no whole checkpoint is there")
