@@ -1,15 +1,8 @@
 """Figures: one function per kind of picture, drawn from what was executed, one colour per rank.
 
-`course_map.py` draws where a lesson is, `statement.py` a statement of the notation and the
-collective that it needs, `f_and_g.py` the two conjugate operations, `parameter_life.py` a stage-3
-parameter in one step, `ranks_map.py` where ranks are, `who_holds.py` whose numbers a chunk sums,
-`blocks.py` which rank holds which block, `head_map.py` which heads, `schedule.py` a block's parts
-and their messages, `wirings.py` several wirings of the same layers, `timeline.py` a ledger's
-spans, `bandwidth.py` times by size, `word_rows.py` who finds which word, `bars.py` bytes beside
-bytes, `by_bits.py` errors against bits, `mesh_rows.py` who has seen which rows, `activations.py`
-what a block keeps, `run_summary.py` a training run, `pipeline_steps.py` the steps of pipeline
-stages, `ring_steps.py` a ring step by step, `stage_bars.py` the stages of ZeRO. matplotlib is
-loaded at the first picture. From lesson 00 on.
+Each file draws one kind and says which lesson shows it; `colours.py` has the looks of ranks and of
+methods, `shapes.py` what pictures share. matplotlib is loaded at the first picture. From lesson 00
+on.
 """
 
 from course_lib.figures.activations import activations, keeping

@@ -7,10 +7,10 @@ such counts below each other. Lesson 06 draws a block with its tokens replicated
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from course_lib.figures.colours import QUIET, Picture, draw, hatch_of_method, method
+from course_lib.figures.colours import QUIET, Picture, draw, hatch_of_method, in_words, method
 from course_lib.figures.shapes import stacked
 
 if TYPE_CHECKING:
@@ -41,19 +41,15 @@ def keeping(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
             kept[at_work[-1]] += storage.nbytes()
         return tensor
 
-    hooks = []
-    for name, module in parts.items():
-        hooks += [
-            module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name)),
-            module.register_forward_hook(lambda *_: at_work.pop() and None, always_call=True),
-        ]
-    try:
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            yield kept
-    finally:
-        for hook in hooks:
-            hook.remove()
-        seen.clear()
+    with ExitStack() as hooks, saved_tensors_hooks(pack, lambda tensor: tensor):
+        hooks.callback(seen.clear)
+        for name, module in parts.items():
+            for hook in (
+                module.register_forward_pre_hook(lambda *_, name=name: at_work.append(name)),
+                module.register_forward_hook(lambda *_: at_work.pop() and None, always_call=True),
+            ):
+                hooks.callback(hook.remove)
+        yield kept
 
 
 def activations(
@@ -75,15 +71,14 @@ def activations(
         stacked(axis, lengths, looks, "{:.2f}".format)
         axis.set_xlabel(f"kept between forward and backward, in {called}")
 
-    size = (WIDE, ROW * len(kept) + 1.1)
-    return draw(size, _in_words(kept, unit, called), paint, title)
-
-
-def _in_words(kept, unit: float, called: str) -> str:
-    told = [
-        f"{plan}: "
-        + ", ".join(f"{place} {nbytes / unit:.2f}" for place, nbytes in places.items())
-        + f"; in all {sum(places.values()) / unit:.2f}."
-        for plan, places in kept.items()
-    ]
-    return f"What a rank keeps between forward and backward, in {called}. {' '.join(told)}"
+    parts = {
+        plan: (
+            ", ".join(f"{place} {wide:.2f}" for place, wide in zip(places, row, strict=True)),
+            f"in all {sum(row):.2f}",
+        )
+        for plan, row in lengths.items()
+    }
+    words = in_words(
+        f"What a rank keeps between forward and backward, in {called}", parts, between="; "
+    )
+    return draw((WIDE, ROW * len(kept) + 1.1), words, paint, title)

@@ -10,23 +10,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from course_lib.figures.colours import (
-    CARD,
-    INK,
-    QUIET,
-    Picture,
-    draw,
-    hatch_of_method,
-    ink_on,
-    method,
-)
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, in_words, ink_on, method
 from course_lib.figures.shapes import label, legend
-from course_lib.figures.timeline import Span, tracks
+from course_lib.figures.timeline import tracks
+
+if TYPE_CHECKING:
+    from course_lib.ledger.book import Span
 
 # All of it is one rank: operations have the colours of methods.
-OPS = {"all_gather": (method(1), ""), "reduce_scatter": (method(3), hatch_of_method(1))}
+OPS = {"all_gather": (method(1), ""), "reduce_scatter": (method(3), "|||")}
 WORK = {"forward": method(2), "backward": method(0)}
 STILL, NARROW = 0.55, 0.14  # of a turn: where the rank waits for its gather, and where it does not
 SCATTERS_AT = 0.82  # of a turn: by then its gradients are there
@@ -41,26 +35,14 @@ class Turn(NamedTuple):
     ahead: int
 
 
-class Lanes(NamedTuple):
-    """One run as it is drawn; what is not a turn has its place in turns, from where to where."""
-
-    turns: list[Turn]
-    starts: list[float]
-    gathers: list[tuple[float, float]]
-    scatters: list[tuple[float, float]]
-
-
 def ahead(runs: Mapping[str, Sequence[Span]], *, title: str = "") -> Picture:
     """Draw one rank's gathers and reduce-scatters in each run, by its turns."""
     kept = {name: [s for s in spans if s.op in OPS and s.end] for name, spans in runs.items()}
-    lanes = {name: lanes_of(spans) for name, spans in kept.items()}
-    longest = max(one.starts[-1] for one in lanes.values()) + 2
 
     def paint(figure) -> None:
         panels = figure.subplots(len(kept), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, (name, one) in zip(panels, lanes.items(), strict=True):
-            _panel(panel, name, one)
-        panels[0].set_xlim(-0.1, longest)
+        ends = [_panel(panel, name, kept[name]) for panel, name in zip(panels, kept, strict=True)]
+        panels[0].set_xlim(-0.1, max(ends))
         panels[-1].set_xlabel("order of what this rank does; no measure of time")
         looks = {f"a unit's {phase}": {"facecolor": shade} for phase, shade in WORK.items()}
         looks["waits for its gather"] = {"facecolor": CARD, "edgecolor": QUIET, "linestyle": ":"}
@@ -68,7 +50,16 @@ def ahead(runs: Mapping[str, Sequence[Span]], *, title: str = "") -> Picture:
             looks[op] = {"facecolor": shade, "hatch": hatch, "edgecolor": CARD}
         legend(figure, looks)
 
-    return draw((8.6, PANEL * len(kept) + 1.0), _in_words(kept), paint, title)
+    # Counts and order only: times differ from run to run, what happens does not.
+    words = {
+        name: (
+            ", ".join(f"{sum(s.op == op for s in spans)} × {op}" for op in OPS),
+            f"{begun_before(spans)} gathers begin before the rank waits for the one before",
+        )
+        for name, spans in kept.items()
+    }
+    alt = in_words("One rank's messages, by the units' turns", words, between="; ")
+    return draw((8.6, PANEL * len(kept) + 1.0), alt, paint, title)
 
 
 def turns(spans: Sequence[Span]) -> list[Turn]:
@@ -82,29 +73,6 @@ def turns(spans: Sequence[Span]) -> list[Turn]:
         unit = place + 1 if place < forward else 2 * forward - 1 - place
         found.append(Turn(unit, span.phase, place - bisect_right(uses, span.start)))
     return found
-
-
-def lanes_of(spans: Sequence[Span]) -> Lanes:
-    """Where each turn begins, and from where to where each message is under way."""
-    found, uses = turns(spans), [_use(span) for span in _by_use(spans)]
-    starts, x = [], 0.0
-    for turn in found:
-        x += NARROW if turn.ahead > 0 else STILL
-        starts.append(x)
-        x += 1
-    gathers = [
-        (starts[place - turn.ahead], starts[place] - 0.04)
-        if turn.ahead > 0
-        else (starts[place] - STILL + 0.04, starts[place])
-        for place, turn in enumerate(found)
-    ]
-    scatters = []
-    for span in spans:
-        if span.op == "reduce_scatter":
-            asked, waited = (max(0, bisect_right(uses, t) - 1) for t in (span.start, _use(span)))
-            begin = starts[asked] + SCATTERS_AT
-            scatters.append((begin, max(begin + 0.5, starts[waited] + SCATTERS_AT)))
-    return Lanes(found, starts, gathers, scatters)
 
 
 def _use(span: Span) -> float:
@@ -125,41 +93,42 @@ def begun_before(spans: Sequence[Span]) -> int:
     )
 
 
-def _panel(axis, name: str, lanes: Lanes) -> None:
-    for op, row, bars in (
-        ("all_gather", 2.0, lanes.gathers), ("reduce_scatter", 1.0, lanes.scatters),
-    ):  # fmt: skip
-        shade, hatch = OPS[op]
-        places = tracks(bars)
-        high = 0.74 / (max(places, default=0) + 1)
-        for (begin, end), place in zip(bars, places, strict=True):
-            y = row - 0.37 + high * (place + 0.5)
-            axis.barh(y, end - begin, left=begin, height=0.86 * high, color=shade, hatch=hatch,
-                      edgecolor=CARD, linewidth=0.3)  # fmt: skip
-    for turn, start in zip(lanes.turns, lanes.starts, strict=True):
+def _panel(axis, name: str, spans: Sequence[Span]) -> float:
+    """Draw one run; where it ends, in turns."""
+    found, uses, starts, x = turns(spans), [_use(span) for span in _by_use(spans)], [], 0.0
+    for turn in found:
+        starts.append(x + (NARROW if turn.ahead > 0 else STILL))
+        x = starts[-1] + 1
+    gathers, scatters = [], []
+    for place, (turn, start) in enumerate(zip(found, starts, strict=True)):
         shade = WORK.get(turn.phase, WORK["forward"])
         axis.barh(0, 0.96, left=start, height=0.66, color=shade, linewidth=0)
         label(axis, start + 0.48, -0.02, turn.unit, fontsize=6.5, color=ink_on(shade))
-        if turn.ahead <= 0:
+        if turn.ahead > 0:
+            gathers.append((starts[place - turn.ahead], start - 0.04))
+        else:
+            gathers.append((start - STILL + 0.04, start))
             look = {"facecolor": CARD, "edgecolor": QUIET, "linewidth": 0.7, "linestyle": ":"}
             axis.barh(0, STILL - 0.08, left=start - STILL + 0.04, height=0.66, **look)
-    hidden, count = sum(turn.ahead > 0 for turn in lanes.turns), len(lanes.turns)
-    said = f"{name}: {hidden} of {count} gathers are under way while the rank works"
+    for span in spans:
+        if span.op == "reduce_scatter":
+            asked, waited = (max(0, bisect_right(uses, t) - 1) for t in (span.start, _use(span)))
+            begin = starts[asked] + SCATTERS_AT
+            scatters.append((begin, max(begin + 0.5, starts[waited] + SCATTERS_AT)))
+    for (shade, hatch), row, bars in zip(
+        OPS.values(), (2.0, 1.0), (gathers, scatters), strict=True
+    ):
+        places = tracks(bars)
+        high = 0.74 / (max(places, default=0) + 1)
+        look = {"color": shade, "hatch": hatch, "edgecolor": CARD, "linewidth": 0.3}
+        for (begin, end), place in zip(bars, places, strict=True):
+            y = row - 0.37 + high * (place + 0.5)
+            axis.barh(y, end - begin, left=begin, height=0.86 * high, **look)
+    hidden = sum(turn.ahead > 0 for turn in found)
+    said = f"{name}: {hidden} of {len(found)} gathers are under way while the rank works"
     axis.set_title(said, loc="left")
     axis.set_yticks([0, 1, 2], ["this rank", "scatters", "gathers"], fontsize=8)
-    axis.set_ylim(-0.45, 2.5)
-    axis.set_xticks([])
+    axis.set(ylim=(-0.45, 2.5), xticks=[])
     axis.tick_params(axis="y", length=0, labelcolor=INK)
     axis.spines[:].set_visible(False)
-
-
-def _in_words(runs: Mapping[str, Sequence[Span]]) -> str:
-    """Counts and order only: times differ from run to run, what happens does not."""
-    told = []
-    for name, spans in runs.items():
-        counts = ", ".join(f"{sum(s.op == op for s in spans)} × {op}" for op in OPS)
-        early = begun_before(spans)
-        told.append(
-            f"{name}: {counts}; {early} gathers begin before the rank waits for the one before."
-        )
-    return f"One rank's messages, by the units' turns. {' '.join(told)}"
+    return starts[-1] + 2

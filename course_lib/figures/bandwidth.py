@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.figures.colours import (
-    INK,
-    QUIET,
-    Picture,
-    dashes_of_method,
-    draw,
-    line_of_method,
-    marker_of_method,
-)
+from course_lib.figures.bars import shown
+from course_lib.figures.colours import INK, QUIET, Picture, draw, line_look, mark_look
 
 
 class Fit(NamedTuple):
@@ -64,7 +57,7 @@ def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> Fit:
 
 def bandwidth(
     measured: Mapping[str, Sequence[tuple[float, float]]],
-    fits: Mapping[str, Fit] | None = None,
+    fits: Mapping[str, Fit],
     *,
     title: str = "",
 ) -> Picture:
@@ -73,46 +66,44 @@ def bandwidth(
     Left the time, right the bytes per second; both axes are logarithmic. With one line, its α, its
     1/β, and the size at which half of the time is α are marked.
     """
-    fits = fits or {}
-    alt = _in_words(measured, fits)
 
     def paint(figure) -> None:
         left, right = figure.subplots(1, 2)
         for i, (name, points) in enumerate(measured.items()):
-            sizes, times = [b for b, _ in points], [t for _, t in points]
-            look = {"color": line_of_method(i), "marker": marker_of_method(i), "linestyle": "none"}
-            left.plot(sizes, [t * 1e3 for t in times], label=name, **look)
-            right.plot(sizes, [b / t / 1e9 for b, t in points], label=name, **look)
-            if name in fits:
-                curve, times = zip(*smooth(fits[name], sizes), strict=True)
-                dashes = {
-                    "color": line_of_method(i),
-                    "linewidth": 1.3,
-                    "linestyle": dashes_of_method(i),
-                }
-                left.plot(curve, [t * 1e3 for t in times], label=f"{name}: α + β · bytes", **dashes)
-                speed = [b / t / 1e9 for b, t in zip(curve, times, strict=True)]
-                right.plot(curve, speed, **dashes)
+            curve = [(b, fits[name].seconds(b)) for b in smooth([b for b, _ in points])]
+            for pairs, look, words in (
+                (points, mark_look(i, linestyle="none"), name),
+                (curve, line_look(i, linewidth=1.3), f"{name}: α + β · bytes"),
+            ):
+                sizes, times = zip(*pairs, strict=True)
+                left.plot(sizes, [t * 1e3 for t in times], label=words, **look)
+                right.plot(sizes, [b / t / 1e9 for b, t in pairs], **look)
         left.set_ylabel("milliseconds")
         right.set_ylabel("GB per second")
         for axis in (left, right):
-            axis.set_xscale("log")
-            axis.set_yscale("log")
-            axis.set_xlabel("bytes that each rank has to send")
+            axis.set(xscale="log", yscale="log", xlabel="bytes that each rank has to send")
             axis.grid()
-        if len(measured) == len(fits) == 1:
-            (line,) = fits.values()
-            _marks(left, right, line, [b for points in measured.values() for b, _ in points])
+        if len(measured) == 1:
+            _marks(left, right, fits[name], [b for b, _ in points])
         left.legend(loc="upper left")
 
-    return draw((8.4, 3.5), alt, paint, title)
+    told = []
+    for name, points in measured.items():
+        sizes, line = [b for b, _ in points], fits[name]
+        told.append(
+            f"{name} measured at {len(points)} sizes from {min(sizes):,.0f} to {max(sizes):,.0f} "
+            f"bytes; the line through them starts at {line.alpha * 1e3:.2g} ms and approaches "
+            f"{line.bytes_per_second / 1e9:.2g} GB per second"
+            + (f"; half of the time is α at {shown(line.half)}" if len(measured) == 1 else "")
+        )
+    words = f"Time and bytes per second against size, both logarithmic. {'. '.join(told)}."
+    return draw((8.4, 3.5), words, paint, title)
 
 
-def smooth(line: Fit, sizes: Sequence[float], points: int = 200) -> list[tuple[float, float]]:
-    """The fitted line as a curve on logarithmic axes, from the smallest size to the largest."""
+def smooth(sizes: Sequence[float], points: int = 200) -> list[float]:
+    """From the least to the largest in equal steps of a logarithmic axis."""
     low, high = min(sizes), max(sizes)
-    curve = [low * (high / low) ** (k / (points - 1)) for k in range(points)]
-    return [(size, line.seconds(size)) for size in curve]
+    return [low * (high / low) ** (k / (points - 1)) for k in range(points)]
 
 
 def _marks(left, right, line: Fit, sizes: Sequence[float]) -> None:
@@ -132,26 +123,5 @@ def _marks(left, right, line: Fit, sizes: Sequence[float]) -> None:
     if min(sizes) < line.half < max(sizes):
         for axis in (left, right):
             axis.axvline(line.half, **{**rule, "linestyle": ":"})
-        right.text(line.half, 0.03, f" half of the time is α:\n {_shown(line.half)}", va="bottom",
+        right.text(line.half, 0.03, f" half of the time is α:\n {shown(line.half)}", va="bottom",
                    transform=right.get_xaxis_transform(), **ends)  # fmt: skip
-
-
-def _shown(nbytes: float) -> str:
-    return f"{nbytes / 1e6:.2g} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.3g} kB"
-
-
-def _in_words(measured: Mapping, fits: Mapping[str, Fit]) -> str:
-    told = []
-    for name, points in measured.items():
-        sizes = [b for b, _ in points]
-        span = f"{min(sizes):,.0f} to {max(sizes):,.0f} bytes"
-        said = f"{name} measured at {len(points)} sizes from {span}"
-        if name in fits:
-            said += (
-                f"; the line through them starts at {fits[name].alpha * 1e3:.2g} ms and approaches "
-                f"{fits[name].bytes_per_second / 1e9:.2g} GB per second"
-            )
-            if len(measured) == len(fits) == 1:
-                said += f"; half of the time is α at {_shown(fits[name].half)}"
-        told.append(said)
-    return f"Time and bytes per second against size, both logarithmic. {'. '.join(told)}."

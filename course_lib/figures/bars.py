@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.figures.colours import CARD, INK, Picture, draw, method
+from course_lib.figures.colours import CARD, INK, Picture, draw, in_words, method
 from course_lib.figures.shapes import stacked
 
 HIGH, PANEL, WIDEST = 0.34, 3.2, 9.0  # inches: a bar with its space, a panel, the picture
@@ -24,7 +24,7 @@ def bars(panels: Mapping[str, Mapping[str, float]], *, title: str = "") -> Pictu
     names = 0.075 * max(map(len, ways)) + 0.2
     wide = names + min(PANEL * len(panels), WIDEST - names)
     size = (wide, HIGH * len(ways) + 0.55)
-    return draw(size, _in_words(panels), lambda figure: _paint(figure, panels), title)
+    return draw(size, in_words("", _numbers(panels)), lambda figure: _paint(figure, panels), title)
 
 
 def shown(nbytes: float) -> str:
@@ -41,9 +41,11 @@ def _paint(figure, panels: Mapping[str, Mapping[str, float]]) -> None:
             axis.barh(row, nbytes, height=0.66, color=method(row), edgecolor=INK,
                       linewidth=0.6)  # fmt: skip
             axis.text(nbytes + 0.02 * most, row, shown(nbytes), va="center", color=INK, fontsize=8)
-        axis.set_xlim(0, (1.32 if len(panels) < 3 else 1.45) * most)
-        axis.set_ylim(len(panel) - 0.45, -0.55)
-        axis.set_title(name)
+        axis.set(
+            xlim=(0, (1.32 if len(panels) < 3 else 1.45) * most),
+            ylim=(len(panel) - 0.45, -0.55),
+            title=name,
+        )
         axis.set_yticks(range(len(panel)), list(panel) if axis is axes[0] else [""] * len(panel))
         axis.set_xticks([])
         axis.tick_params(length=0, labelcolor=INK)
@@ -64,12 +66,12 @@ def stacked_bars(ways: Mapping[str, Mapping[str, float]], *, title: str = "") ->
         stacked(axis, lengths, looks, lambda length: shown(length * size))
         axis.set_xlabel(unit)
 
-    return draw((7.6, HIGH * len(ways) + 1.0), _in_words(ways), paint, title)
+    return draw((7.6, HIGH * len(ways) + 1.0), in_words("", _numbers(ways)), paint, title)
 
 
-def _in_words(panels: Mapping[str, Mapping[str, float]]) -> str:
-    told = [
-        f"{name}: {', '.join(f'{way} {shown(nbytes)}' for way, nbytes in panel.items())}."
+def _numbers(panels: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
+    """What words say of bars: each with its bytes."""
+    return {
+        name: [f"{way} {shown(nbytes)}" for way, nbytes in panel.items()]
         for name, panel in panels.items()
-    ]
-    return " ".join(told)
+    }

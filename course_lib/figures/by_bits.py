@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, method
+from course_lib.figures.colours import INK, QUIET, Picture, draw, in_words, method
 
 MARKS = "osD^vPX*"
 WIDE, HIGH = 4.2, 3.6  # inches of a panel
@@ -17,8 +17,12 @@ def by_bits(
     bits: Mapping[str, float], panels: Mapping[str, Mapping[str, float]], *, title: str = ""
 ) -> Picture:
     """Draw `panels[cost][way]` over `bits[way]`; every panel has the ways of `bits`."""
+    words = {
+        name: [f"{way} at {bits[way]:.2f} bits {cost:.4g}" for way, cost in panel.items()]
+        for name, panel in panels.items()
+    }
     size = (WIDE * len(panels), HIGH)
-    return draw(size, _in_words(bits, panels), lambda figure: _paint(figure, bits, panels), title)
+    return draw(size, in_words("", words), lambda figure: _paint(figure, bits, panels), title)
 
 
 def apart(heights: list[float], least: float) -> list[float]:
@@ -49,17 +53,9 @@ def _paint(figure, bits: Mapping[str, float], panels: Mapping) -> None:
                 va="center", arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.5},
             )  # fmt: skip
             axis.plot(bits[way], cost, mark, color=colour, markeredgecolor=INK, markersize=6)
-        axis.set_xlim(min(bits.values()) - 0.3, max(columns.values()) + 1.8)
-        axis.set_ylim(low - 0.1 * room, max(high, *labels) + 0.1 * room)
-        axis.set_title(name)
-        axis.set_xlabel("bits for each weight, scales counted")
-
-
-def _in_words(bits: Mapping[str, float], panels: Mapping) -> str:
-    said = [
-        f"{name}: "
-        + ", ".join(f"{way} at {bits[way]:.2f} bits {cost:.4g}" for way, cost in panel.items())
-        + "."
-        for name, panel in panels.items()
-    ]
-    return f"{' '.join(said)}"
+        axis.set(
+            xlim=(min(bits.values()) - 0.3, max(columns.values()) + 1.8),
+            ylim=(low - 0.1 * room, max(high, *labels) + 0.1 * room),
+            title=name,
+            xlabel="bits for each weight, scales counted",
+        )

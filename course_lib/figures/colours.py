@@ -8,8 +8,8 @@ card, so that it reads in a dark notebook too, and carries its words with it.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -35,14 +35,10 @@ def of_rank(rank: int) -> str:
     return RANKS[rank % len(RANKS)]
 
 
-def hatch_of_rank(rank: int) -> str:
-    return HATCHES[rank % len(HATCHES)]
-
-
 def rank_look(rank: int) -> dict[str, str | float]:
     """How the shapes of a rank look: its colour, its hatch, and a white edge of no width."""
-    look = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": CARD}
-    return {**look, "linewidth": 0.0}
+    hatch = HATCHES[rank % len(HATCHES)]
+    return {"facecolor": of_rank(rank), "hatch": hatch, "edgecolor": CARD, "linewidth": 0.0}
 
 
 def method(i: int) -> str:
@@ -62,13 +58,14 @@ def hatch_of_method(i: int) -> str:
     return METHOD_HATCHES[i % len(METHOD_HATCHES)]
 
 
-def marker_of_method(i: int) -> str:
-    return MARKERS[i % len(MARKERS)]
+def line_look(i: int, **more) -> dict:
+    """How the line of method i looks: its colour and its dashes."""
+    return {"color": line_of_method(i), "linestyle": DASHES[i % len(DASHES)], **more}
 
 
-def dashes_of_method(i: int) -> str | tuple:
-    """A line's style for matplotlib."""
-    return DASHES[i % len(DASHES)]
+def mark_look(i: int, **more) -> dict:
+    """How the marks of method i look: its colour and its shape."""
+    return {"color": line_of_method(i), "marker": MARKERS[i % len(MARKERS)], **more}
 
 
 def ink_on(colour: str) -> str:
@@ -99,10 +96,13 @@ class Picture:
         Path(path).write_bytes(self.png)
 
 
-def draw(size: tuple[float, float], words: str, paint: Callable, title: str = "") -> Picture:
+def draw(
+    size: tuple[float, float], words: str, paint: Callable, title: str = "", few_colours: int = 0
+) -> Picture:
     """A picture of `size` inches, and of more where its title needs them; `paint(figure)` fills it.
 
-    `words` say what it shows; the title stands before them.
+    `words` say what it shows; the title stands before them. With `few_colours`, such as 256, it has
+    no more, and a third of the bytes in a notebook: pictures with hatches need it.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -137,15 +137,19 @@ def draw(size: tuple[float, float], words: str, paint: Callable, title: str = ""
         paint(figure)
         page = io.BytesIO()
         figure.savefig(page, format="png", facecolor=CARD, metadata={"Software": None})
-    return Picture(page.getvalue(), f"{title}. {words}" if title else words, int(wide * DPI))
+    png = _with_palette(page.getvalue(), few_colours) if few_colours else page.getvalue()
+    return Picture(png, f"{title}. {words}" if title else words, int(wide * DPI))
 
 
-def smaller(picture: Picture, colours: int = 256) -> Picture:
-    """The same picture with a palette of as many colours: a third of the bytes in a notebook.
+def in_words(first: str, parts: Mapping[str, Iterable[str]], between: str = ", ") -> str:
+    """Words for a picture: what is drawn, and a sentence for each name with its parts."""
+    said = [f"{name}: {between.join(each)}." for name, each in parts.items()]
+    return " ".join([*([f"{first}."] if first else []), *said])
 
-    The colours that fill most of it stay exact, a rank's among them; those of smoothed edges become
-    the nearest of these. Pictures with hatches need it.
-    """
+
+def _with_palette(png: bytes, colours: int) -> bytes:
+    """The same picture with a palette: the colours that fill most of it stay exact, a rank's among
+    them; those of smoothed edges become the nearest of these."""
     import numpy as np
     from PIL import Image  # both come with matplotlib
 
@@ -153,7 +157,7 @@ def smaller(picture: Picture, colours: int = 256) -> Picture:
         """(n,) packed colours → (n, 3)."""
         return np.stack([packed >> 16, packed >> 8 & 255, packed & 255], -1).astype(np.int32)
 
-    pixels = np.asarray(Image.open(io.BytesIO(picture.png)).convert("RGB")).astype(np.int32)
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(np.int32)
     packed = (pixels[..., 0] << 16) | (pixels[..., 1] << 8) | pixels[..., 2]  # (high, wide)
     there, place, counts = np.unique(packed, return_inverse=True, return_counts=True)
     palette = there[np.argsort(-counts, kind="stable")[:colours]]
@@ -163,4 +167,4 @@ def smaller(picture: Picture, colours: int = 256) -> Picture:
     image.putpalette(channels(palette).astype(np.uint8).tobytes())
     page = io.BytesIO()
     image.save(page, "PNG", optimize=True)
-    return replace(picture, png=page.getvalue())
+    return page.getvalue()

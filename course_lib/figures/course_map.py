@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.figures.colours import CARD, INK, PAPER, QUIET, Picture, draw, smaller
+from course_lib.figures.colours import CARD, INK, PAPER, QUIET, Picture, draw
 from course_lib.figures.shapes import arrow, box, in_inches, label
 
 TITLES = {
@@ -39,34 +39,27 @@ class Box(NamedTuple):
     high: float
 
 
-class Heading(NamedTuple):
-    """A name above some boxes."""
-
-    text: str
-    over: tuple[str, ...]
-
-
-HEADINGS = (
-    Heading("Part I", ("00",)),
-    Heading("Part II: tensor parallelism, axis tp", ("02", "03", "04", "05")),
-    Heading("sequence", ("06",)),
-    Heading("tensor parallelism", ("07", "08")),
-    Heading("Part III: data parallelism and ZeRO, axis dp", ("09", "10", "11", "12")),
-    Heading("tools", ("13", "14")),
-    Heading("IV: dp × tp", ("15",)),
-    Heading("Appendices", ("B", "E4")),
-)
+HEADINGS = {  # from which box to which
+    "Part I": ("00", "00"),
+    "Part II: tensor parallelism, axis tp": ("02", "05"),
+    "sequence": ("06", "06"),
+    "tensor parallelism": ("07", "08"),
+    "Part III: data parallelism and ZeRO, axis dp": ("09", "12"),
+    "tools": ("13", "14"),
+    "IV: dp × tp": ("15", "15"),
+    "Appendices": ("B", "E4"),
+}
 
 
 def course_map(here: str) -> Picture:
     """Draw the map with "you are here" at a lesson, "02", or at an appendix, "E4"."""
-    name = str(here).strip().upper()
+    name = here.upper()
     if name not in TITLES:
         raise ValueError(
             f"there is no lesson or appendix {here!r}; the course has {', '.join(sorted(TITLES))}"
         )
-    picture = draw((WIDTH, HEIGHT), in_words(name), lambda figure: _paint(figure, name))
-    return smaller(picture, 16)  # greys: a map in each notebook has to be small
+    words = _in_words(name)  # greys: a map in each notebook has to be small
+    return draw((WIDTH, HEIGHT), words, lambda figure: _paint(figure, name), few_colours=16)
 
 
 def boxes() -> dict[str, Box]:
@@ -89,37 +82,26 @@ def boxes() -> dict[str, Box]:
     return found
 
 
-def mark(here: str) -> tuple[float, float, str]:
-    """The middle of "you are here" and its text: below a box, or above its heading where another
-    box is below."""
-    spot = boxes()[here]
-    x = min(max(spot.left + spot.wide / 2, 0.5), WIDTH - 0.5)  # the words stay on the card
-    if here == "00":  # 01 is below
-        return x, spot.top - 0.28, "▼ you are here"
-    below = 0.38 if here == "15" else 0.1  # an arrow comes to 15 from below
-    return x, spot.top + spot.high + below, "▲ you are here"
-
-
-def in_words(here: str) -> str:
-    """The map's alternative text."""
-    title = TITLES[here].replace("\n", " ")
+def _in_words(here: str) -> str:
+    titles = {name: text.replace("\n", " ") for name, text in TITLES.items()}
     kind = "lesson" if here[0].isdigit() else "appendix"
-    told = "; ".join(f"{name} {text}".replace("\n", " ") for name, text in TITLES.items())
+    every = "; ".join(f"{name} {title}" for name, title in titles.items())
     return (
-        f"Map of the course. You are here: {kind} {here}, {title}. Part I (00, 01) comes first. "
+        f"Map of the course. You are here: {kind} {here}, {titles[here]}. Part I (00, 01) comes "
+        "first. "
         "Part II (02 to 08: tensor parallelism over the axis tp, with sequence parallelism in 06) "
         "and Part III (09 to 12: data parallelism and ZeRO over the axis dp; 13 and 14: tools) "
         "both need Part I and not each other. Part IV (15) joins the two. Appendices are beside. "
-        f"All: {told}."
+        f"All: {every}."
     )
 
 
 def _paint(figure, here: str) -> None:
     axis, places = in_inches(figure), boxes()
-    for heading in HEADINGS:
-        first, last = places[heading.over[0]], places[heading.over[-1]]
+    for text, (start, stop) in HEADINGS.items():
+        first, last = places[start], places[stop]
         left, right = first.left, last.left + last.wide
-        label(axis, (left + right) / 2, first.top - 0.12, heading.text, fontsize=WORDS)
+        label(axis, (left + right) / 2, first.top - 0.12, text, fontsize=WORDS)
         axis.plot([left, right], [first.top - 0.035] * 2, color=QUIET, linewidth=0.7)
     for name, place in places.items():
         _place(axis, name, place, name == here)
@@ -130,7 +112,12 @@ def _paint(figure, here: str) -> None:
         end = places[last].left + places[last].wide
         towards = stop.top + HIGH * (0.3 if top < stop.top else 0.7)
         arrow(axis, (end + 0.02, middle), (LAST - 0.02, towards), **ARROW)
-    label(axis, *mark(here), fontsize=WORDS, fontweight="bold")
+    spot = places[here]
+    x = min(max(spot.left + spot.wide / 2, 0.5), WIDTH - 0.5)  # the words stay on the card
+    y, sign = spot.top + spot.high + (0.38 if here == "15" else 0.1), "▲"  # an arrow is below 15
+    if here == "00":  # 01 is below
+        y, sign = spot.top - 0.28, "▼"
+    label(axis, x, y, f"{sign} you are here", fontsize=WORDS, fontweight="bold")
 
 
 def _place(axis, name: str, place: Box, here: bool) -> None:

@@ -7,12 +7,14 @@ leave. Lesson 12 draws a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
 
 from course_lib.figures.bars import PARTS, shown
 from course_lib.figures.colours import CARD, INK, Picture, draw, method
+from course_lib.figures.shapes import runs
 
 if TYPE_CHECKING:
     from course_lib.zero import Engine
@@ -23,10 +25,8 @@ LANES = {
     "read": "file → host",
     "written": "host → file",
 }
-PHASES = ("forward", "backward", "step")
-FROM = {"down": "device", "up": "host", "read": "disk", "written": "host"}  # what the bytes leave
-# As stacked_bars draws the three.
-TIERS = dict(zip(("device", "host", "disk"), map(method, PARTS), strict=False))
+# Of the tier that the bytes leave, as stacked_bars draws device, host and disk.
+SHADES = {way: method(PARTS[k]) for way, k in zip(LANES, (0, 1, 2, 1), strict=True)}
 HIGH, WIDE = 0.8, 8.2  # inches: of a lane, of the picture
 
 
@@ -67,6 +67,13 @@ def crossing(engine: Engine) -> Iterator[list[Crossing]]:
                     note("down" if there == "host" else "up", args[0].nbytes)
             return func(*args, **(kwargs or {}))
 
+    def noting(way: str, plain: Callable) -> Callable:
+        def call(file, at, data):
+            note(way, data.numel())
+            return plain(file, at, data)
+
+        return call
+
     io, plain = getattr(engine.home, "io", None), engine.step
 
     def step() -> bool:
@@ -76,18 +83,11 @@ def crossing(engine: Engine) -> Iterator[list[Crossing]]:
         finally:
             updating[0] = False
 
-    engine.step = step
-    if io is not None:
-        read, write = io.read, io.write
-        io.read = lambda file, at, into: note("read", into.numel()) or read(file, at, into)
-        io.write = lambda file, at, data: note("written", data.numel()) or write(file, at, data)
-    try:
-        with Copies():
-            yield found
-    finally:
-        del engine.step  # the method is there again
-        if io is not None:
-            del io.read, io.write
+    with ExitStack() as patched, Copies():
+        patched.enter_context(patch.object(engine, "step", step))
+        for way, name in (("read", "read"), ("written", "write")) if io is not None else ():
+            patched.enter_context(patch.object(io, name, noting(way, getattr(io, name))))
+        yield found
 
 
 def totals(noted: Sequence[Crossing]) -> dict[str, int]:
@@ -99,47 +99,33 @@ def crossings(noted: Sequence[Crossing], *, title: str = "") -> Picture:
     """Draw a step: every crossing a bar as high as its bytes, all lanes on one scale."""
     if not noted:
         raise ValueError("nothing has crossed: is the engine one with offload=?")
+    told = ["What crosses between the tiers."]
+    for phase, first, last in _phases(noted):
+        sums = {way: nbytes for way, nbytes in totals(noted[first:last]).items() if nbytes}
+        words = ", ".join(f"{LANES[way]} {shown(nbytes)}" for way, nbytes in sums.items())
+        told.append(f"{phase.capitalize()}: {words.replace('→', 'to')}.")
     size = (WIDE, HIGH * len(LANES) + 0.45)
-    return draw(size, _in_words(noted), lambda figure: _paint(figure, noted), title)
+    return draw(size, " ".join(told), lambda figure: _paint(figure, noted), title)
 
 
 def _paint(figure, noted: Sequence[Crossing]) -> None:
     axes = figure.subplots(len(LANES), 1, sharex=True)
-    most, ends = max(one.nbytes for one in noted), _borders(noted)
+    most, phases = max(one.nbytes for one in noted), _phases(noted)
     for axis, (way, name) in zip(axes, LANES.items(), strict=True):
         own = [(place, one.nbytes) for place, one in enumerate(noted) if one.way == way]
         axis.bar(
             [place + 0.5 for place, _ in own], [nbytes for _, nbytes in own], width=1.0,
-            color=TIERS[FROM[way]], edgecolor=CARD, linewidth=0.3,
+            color=SHADES[way], edgecolor=CARD, linewidth=0.3,
         )  # fmt: skip
-        axis.set_ylim(0, 1.15 * most)
-        axis.set_xlim(0, len(noted))
-        axis.set_yticks([])
-        axis.set_xticks([])
+        axis.set(ylim=(0, 1.15 * most), xlim=(0, len(noted)), yticks=[], xticks=[])
         total = shown(sum(nbytes for _, nbytes in own))
         axis.set_ylabel(f"{name}\n{total}", rotation=0, ha="right", va="center", fontsize=9)
-        for border, _, _ in ends[1:]:
-            axis.axvline(border, color=INK, linewidth=0.8, linestyle=":")
+        for _, begin, _ in phases[1:]:
+            axis.axvline(begin, color=INK, linewidth=0.8, linestyle=":")
         axis.spines["left"].set_visible(False)
-    for first, last, phase in ends:
+    for phase, first, last in phases:
         axes[-1].text((first + last) / 2, -0.08 * most, phase, ha="center", va="top", fontsize=9)
 
 
-def _borders(noted: Sequence[Crossing]) -> list[tuple[int, int, str]]:
-    """Runs of one phase: from, to, which."""
-    found: list[tuple[int, int, str]] = []
-    for place, one in enumerate(noted):
-        if found and found[-1][2] == one.phase:
-            found[-1] = (found[-1][0], place + 1, one.phase)
-        else:
-            found.append((place, place + 1, one.phase))
-    return found
-
-
-def _in_words(noted: Sequence[Crossing]) -> str:
-    told = []
-    for first, last, phase in _borders(noted):
-        sums = {way: nbytes for way, nbytes in totals(noted[first:last]).items() if nbytes}
-        words = ", ".join(f"{LANES[way]} {shown(nbytes)}" for way, nbytes in sums.items())
-        told.append(f"{phase.capitalize()}: {words.replace('→', 'to')}.")
-    return f"What crosses between the tiers. {' '.join(told)}"
+def _phases(noted: Sequence[Crossing]) -> list[tuple[str, int, int]]:
+    return runs(one.phase for one in noted)

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.figures.colours import (
-    CARD,
-    EDGE,
-    INK,
-    PAPER,
-    QUIET,
-    REPLICATED,
-    Picture,
-    draw,
-    of_rank,
-    rank_look,
-    smaller,
-)
-from course_lib.figures.shapes import arrow, box, chip, in_inches, label
+from course_lib.figures.colours import CARD, EDGE, INK, PAPER, QUIET, REPLICATED, Picture, draw
+from course_lib.figures.shapes import arrow, box, chip, in_inches, label, rank_box, rounded, stripe
 
 IDENTITY, ALL_REDUCE = "identity", "all-reduce"
 # (in the forward, in the backward): each is the other's transpose
 DOES = {"f": (IDENTITY, ALL_REDUCE), "g": (ALL_REDUCE, IDENTITY)}
 LANE, HIGH, TOP = 0.86, 0.46, 0.68  # a rank's lane, a box in it, the first lane's top: inches
 WIDTH = 8.85
+BARS = {"f": 1.98, "g": 7.19}  # left edges
+BAR = 0.34
 
 
 class Part(NamedTuple):
@@ -38,57 +28,41 @@ class Part(NamedTuple):
     wide: float
     kind: str  # "replicated", "columns", "rows", "local"
 
+    @property
+    def right(self) -> float:
+        return self.left + self.wide
 
-def f_and_g(
-    n: int = 2,
-    *,
-    first: str = "A",
-    second: str = "B",
-    between: str = "GELU",
-    out: str = "Z",
-    title: str = "",
-) -> Picture:
-    """Draw the two conjugate operations around a pair of layers, `first` by columns, `second` by
-    rows, with `between` computed on each rank's own columns, and the output `out`; `n` ranks of tp.
-    """
+
+def f_and_g(n: int = 2, *, between: str = "GELU", out: str = "Z", title: str = "") -> Picture:
+    """Draw the two conjugate operations around a pair of layers, A by columns, B by rows, with
+    `between` computed on each rank's own columns, and the output `out`; `n` ranks of tp."""
     if not 2 <= n <= 4:
         raise ValueError(f"n={n} ranks: the picture has 2 to 4; on one rank f and g do nothing")
-    title = title or f"f in front, g after: one all-reduce in each direction, {n} ranks"
-    height = TOP + n * LANE + 0.98
     parts = (
         Part("X", 0.98, 0.5, "replicated"),
-        Part(first, 3.04, 0.95, "columns"),
+        Part("A", 3.04, 0.95, "columns"),
         Part(between, 4.31, 0.78, "local"),
-        Part(second, 5.41, 0.95, "rows"),
+        Part("B", 5.41, 0.95, "rows"),
         Part(out, 8.2, 0.5, "replicated"),
     )
-    words = in_words(n, first, second, between, out)
-    return smaller(draw((WIDTH, height), words, lambda figure: _paint(figure, n, parts), title))
-
-
-BARS = {"f": 1.98, "g": 7.19}  # left edges
-BAR = 0.34
-
-
-def in_words(n: int, first: str, second: str, between: str, out: str) -> str:
-    """The picture's alternative text."""
     said = ", ".join(
         f"{name} is {does[0]} in the forward and {does[1]} in the backward"
         for name, does in DOES.items()
     )
-    return (
+    words = (
         f"{n} ranks side by side. Forward, left to right: X is replicated and goes "
-        f"through f; each rank multiplies by its columns of {first}, applies {between} to its own "
-        f"part, multiplies by its rows of {second}, and has a partial sum of {out}; g completes it "
+        f"through f; each rank multiplies by its columns of A, applies {between} to its own "
+        f"part, multiplies by its rows of B, and has a partial sum of {out}; g completes it "
         f"and {out} is replicated. Backward, right to left: the gradient d{out} is replicated and "
         f"goes through g; each rank computes a partial sum of dX, and f completes it. So "
         f"{said}; an identity sends no message."
     )
+    title = title or f"f in front, g after: one all-reduce in each direction, {n} ranks"
+    size = (WIDTH, TOP + n * LANE + 0.98)
+    return draw(size, words, lambda figure: _paint(figure, n, parts), title, few_colours=256)
 
 
 def _paint(figure, n: int, parts: tuple[Part, ...]) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
     axis = in_inches(figure)
     bottom = TOP + n * LANE
     for y, words in ((TOP - 0.3, "forward →"), (bottom + 0.3, "← backward")):
@@ -96,8 +70,8 @@ def _paint(figure, n: int, parts: tuple[Part, ...]) -> None:
     for rank in range(n):
         _lane(axis, rank, n, parts, TOP + rank * LANE + LANE / 2)
     for name, left in BARS.items():
-        look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": INK, "edgecolor": INK}
-        axis.add_patch(FancyBboxPatch((left, TOP + 0.04), BAR, n * LANE - 0.08, **look))
+        look = {"facecolor": INK, "edgecolor": INK}
+        rounded(axis, left, TOP + 0.04, BAR, n * LANE - 0.08, **look)
         middle = left + BAR / 2
         look = {"fontsize": 15, "fontweight": "bold", "style": "italic", "color": CARD}
         label(axis, middle, (TOP + bottom) / 2, name, **look)
@@ -113,27 +87,25 @@ def _paint(figure, n: int, parts: tuple[Part, ...]) -> None:
 
 def _lane(axis, rank: int, n: int, parts: tuple[Part, ...], y: float) -> None:
     """One rank: its tag, its boxes, and the arrows between them in both directions."""
-    box(axis, 0.12, y - HIGH / 2, 0.62, HIGH, **rank_look(rank))
-    label(axis, 0.43, y, f"rank {rank}", on=of_rank(rank), fontweight="bold")
+    rank_box(axis, (0.12, y - HIGH / 2, 0.62, HIGH), rank, f"rank {rank}", fontweight="bold")
     for part in parts:
         _box(axis, part, rank, n, y)
     sub = f"$_{rank}$"
     x, columns, local, rows, z = parts
-    right = {part.name: part.left + part.wide for part in parts}
-    stops = {name: (left, left + BAR) for name, left in BARS.items()}
+    f, g = BARS.values()
     hops = (
-        (right[x.name], stops["f"][0], "", "dX"),
-        (stops["f"][1], columns.left, "X", f"dX{sub}"),
-        (right[columns.name], local.left, "", ""),
-        (right[local.name], rows.left, "", ""),
-        (right[rows.name], stops["g"][0], f"{z.name}{sub}", f"d{z.name}"),
-        (stops["g"][1], z.left, "", f"d{z.name}"),
+        (x.right, f, "", "dX"),
+        (f + BAR, columns.left, "X", f"dX{sub}"),
+        (columns.right, local.left, "", ""),
+        (local.right, rows.left, "", ""),
+        (rows.right, g, f"{z.name}{sub}", f"d{z.name}"),
+        (g + BAR, z.left, "", f"d{z.name}"),
     )
     for start, stop, ahead, back in hops:
         _arrows(axis, start + 0.04, stop - 0.04, y, ahead, back)
     note = {"fontsize": 7, "color": QUIET, "style": "italic"}
-    label(axis, (stops["f"][1] + columns.left) / 2, y + 0.36, "partial sum", **note)
-    label(axis, (right[rows.name] + stops["g"][0]) / 2, y - 0.36, "partial sum", **note)
+    label(axis, (f + BAR + columns.left) / 2, y + 0.36, "partial sum", **note)
+    label(axis, (rows.right + g) / 2, y - 0.36, "partial sum", **note)
 
 
 def _box(axis, part: Part, rank: int, n: int, y: float) -> None:
@@ -146,12 +118,7 @@ def _box(axis, part: Part, rank: int, n: int, y: float) -> None:
         side = HIGH - 0.14
         at = (part.left + 0.07, y - side / 2)
         box(axis, *at, side, side, facecolor=CARD, edgecolor=QUIET, linewidth=0.7)
-        step = side / n
-        if part.kind == "columns":
-            stripe, size = (at[0] + rank * step, at[1]), (step, side)
-        else:
-            stripe, size = (at[0], at[1] + rank * step), (side, step)
-        box(axis, *stripe, *size, **rank_look(rank))
+        stripe(axis, *at, side, part.kind, rank, n)
         text, middle = f"× {part.name}$_{rank}$", at[0] + side + (part.wide - side - 0.07) / 2
     label(axis, middle, y, text, fontsize=9)
 

@@ -27,8 +27,7 @@ def flat_cut(buckets: Mapping[str, tuple[Lengths, int]], *, world: int, title: s
             )
     longest = max(len(p) for lengths, _ in buckets.values() for p, _ in lengths)
     high = HIGH + LETTER * longest
-    size = (WIDE, high * len(buckets) + 0.1)
-    alt = _in_words(buckets, world)
+    size, alt = (WIDE, high * len(buckets) + 0.1), _in_words(buckets, world)
     return draw(size, alt, lambda figure: _paint(figure, buckets, world), title)
 
 
@@ -40,8 +39,8 @@ def _paint(figure, buckets, world: int) -> None:
             for _, start, stop in pieces:
                 look = {**rank_look(rank), "linewidth": 0.8}
                 axis.barh(0, stop - start, left=start, height=1.0, **look)
-            words = f"rank {rank}"
-            label(axis, (rank + 0.5) * shard, 0.0, words, on=of_rank(rank), fontweight="bold")
+            look = {"on": of_rank(rank), "fontweight": "bold"}
+            label(axis, (rank + 0.5) * shard, 0.0, f"rank {rank}", **look)
             if rank:
                 axis.plot([rank * shard] * 2, [-0.56, 0.72], color=INK, linewidth=1.6)
         at = 0
@@ -50,20 +49,15 @@ def _paint(figure, buckets, world: int) -> None:
                 flat = WIDE * length / padded > LETTER * len(parameter) + 0.1
                 axis.plot([at + 0.003 * padded, at + length - 0.003 * padded], [-0.62] * 2,
                           color=QUIET, linewidth=1.0)  # fmt: skip
-                axis.text(
-                    at + length / 2,
-                    -0.68,
-                    parameter,
-                    rotation=0 if flat else 90,
-                    ha="center",
-                    va="bottom",
-                    fontsize=7,
-                )
+                look = {"ha": "center", "va": "bottom", "fontsize": 7}
+                axis.text(at + length / 2, -0.68, parameter, rotation=0 if flat else 90, **look)
             at += length
-        axis.set_xlim(-0.005 * padded, 1.005 * padded)
-        axis.set_ylim(0.8, -0.8)
-        axis.set_yticks([])
-        axis.set_xticks([rank * shard for rank in range(world + 1)])
+        axis.set(
+            xlim=(-0.005 * padded, 1.005 * padded),
+            ylim=(0.8, -0.8),
+            yticks=[],
+            xticks=[rank * shard for rank in range(world + 1)],
+        )
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         axis.set_xlabel(f"{name}: element of the bucket")
         axis.tick_params(axis="x", color=QUIET)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.figures.colours import INK, Picture, draw, of_rank, rank_look
-from course_lib.figures.shapes import box, label
+from course_lib.figures.colours import INK, Picture, draw, in_words
+from course_lib.figures.shapes import rank_box, tiled
 
 TILE = 0.56  # inches
 KINDS = {"q": "query heads", "k": "key/value heads", "v": "key/value heads"}
@@ -24,14 +24,22 @@ def head_map(
 ) -> Picture:
     """Draw which ranks hold each head: `whole[part]` is (heads, …), `held[rank][part]` a rank's.
 
-    The part with the most heads comes first; a head of another part is drawn below those that read
-    it. A head that is none of the whole model's, or that no rank holds, is refused.
+    The parts are q, k and v; a key/value head is drawn below the query heads that read it. A head
+    that is none of the whole model's, or that no rank holds, is refused.
     """
     most = max(len(tensor) for tensor in whole.values())
     owners = {part: _owners(part, whole[part], [own[part] for own in held]) for part in whole}
     lines = axis_label(owners, most).count("\n")
     size = (TILE * most + 2.1, TILE * len(whole) + 0.95 + 0.18 * lines)
-    return draw(size, _in_words(owners), lambda figure: _paint(figure, owners, most), title)
+    words = {
+        part: [
+            f"head {head} on {' and '.join(f'rank {r}' for r in ranks)}"
+            for head, ranks in enumerate(ranks_of)
+        ]
+        for part, ranks_of in owners.items()
+    }
+    alt = in_words("Which rank holds which head", words, between="; ")
+    return draw(size, alt, lambda figure: _paint(figure, owners, most), title)
 
 
 def _owners(part: str, whole: Tensor, held: Sequence[Tensor]) -> list[tuple[int, ...]]:
@@ -56,27 +64,16 @@ def _paint(figure, owners: Holders, most: int) -> None:
         wide = most // len(ranks_of)
         for head, ranks in enumerate(ranks_of):
             _tile(axis, head * wide, row, wide, ranks, f"head {head}: " if wide > 1 else "")
-    axis.set_xlim(-0.05, most + 0.05)
-    axis.set_ylim(len(owners) + 0.05, -0.05)
-    axis.set_aspect("equal", anchor="N")
-    axis.set_yticks([row + 0.5 for row in range(len(owners))], list(map(row_name, owners)))
-    axis.set_xticks([head + 0.5 for head in range(most)], range(most))
-    axis.set_xlabel(axis_label(owners, most))
-    axis.tick_params(length=0, labelcolor=INK)
-    axis.spines[:].set_visible(False)
+    names = [f"{part}: {KINDS[part]}" for part in owners]
+    tiled(axis, most, len(owners), range(most), names)
+    axis.set(anchor="N", xlabel=axis_label(owners, most))
+    axis.tick_params(labelcolor=INK)
 
 
 def axis_label(owners: Holders, most: int) -> str:
     """What the numbers below the picture are, and what a tile that is wider than one of them is."""
-    if "q" not in owners:
-        return "head"
     spans = any(len(ranks_of) < most for ranks_of in owners.values())
     return "query head" + "\n(a key/value head spans\nthose that read it)" * spans
-
-
-def row_name(part: str) -> str:
-    """What a row is called: the part, and which kind of heads it has."""
-    return f"{part}: {KINDS[part]}" if part in KINDS else part
 
 
 def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...], head: str) -> None:
@@ -85,19 +82,5 @@ def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...], head: 
     for i, rank in enumerate(ranks):
         x, y = left + 0.05, row + 0.05 + i * bar
         gap = 0.04 if i + 1 < len(ranks) else 0.0  # between one bar and the next
-        box(axis, x, y, width, bar - gap, **rank_look(rank))
         look = {"fontsize": 7 if len(ranks) < 4 else 5.5, "fontweight": "bold"}
-        label(axis, x + width / 2, y + bar / 2, f"{head}rank {rank}", on=of_rank(rank), **look)
-
-
-def _in_words(owners: Holders) -> str:
-    told = [
-        f"{part}: "
-        + "; ".join(
-            f"head {head} on {' and '.join(f'rank {r}' for r in ranks)}"
-            for head, ranks in enumerate(ranks_of)
-        )
-        + "."
-        for part, ranks_of in owners.items()
-    ]
-    return f"Which rank holds which head. {' '.join(told)}"
+        rank_box(axis, (x, y, width, bar - gap), rank, f"{head}rank {rank}", **look)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import CARD, QUIET, Picture, draw, rank_look
-from course_lib.figures.shapes import box, label, legend
+from course_lib.figures.colours import CARD, QUIET, Picture, draw, in_words, rank_look
+from course_lib.figures.shapes import box, label, legend, tiled
 from course_lib.layout import Box
 
 CELL, PANEL = 0.34, 0.45  # inches: an element, the space beside a panel
@@ -23,7 +23,8 @@ def logical(shape: tuple[int, int], panels: Mapping[str, Held], *, title: str = 
     rows, columns = shape
     wide = len(panels) * (columns * CELL + PANEL)
     size = (wide, rows * CELL + 0.95)
-    alt = _in_words(shape, owners, panels)
+    parts = {name: _parts(owner, panels[name]) for name, owner in owners.items()}
+    alt = in_words(f"A logical tensor of shape {shape}, element by element", parts)
     return draw(size, alt, lambda figure: _paint(figure, shape, owners, panels), title)
 
 
@@ -56,26 +57,18 @@ def _paint(figure, shape: tuple[int, int], owners, panels: Mapping[str, Held]) -
             look = {"facecolor": CARD, "edgecolor": CARD} if rank is None else rank_look(rank)
             box(axis, column, row, 1, 1, **{**look, "linewidth": 0.8})
             label(axis, column + 0.5, row + 0.5, str(place), on=look["facecolor"], fontsize=7)
-        axis.set_xlim(-0.05, columns + 0.05)
-        axis.set_ylim(rows + 0.05, -0.05)
-        axis.set_aspect("equal")
-        axis.set_xticks([])
-        axis.set_yticks([])
+        tiled(axis, columns, rows)
         axis.set_title(name)
         axis.spines[:].set(color=QUIET, visible=True)
     ranks = range(max(len(held) for held in panels.values()))
     legend(figure, {f"rank {rank}": rank_look(rank) for rank in ranks})
 
 
-def _in_words(shape: tuple[int, int], owners, panels: Mapping[str, Held]) -> str:
-    told = []
-    for name, owner in owners.items():
-        parts = [
-            f"rank {rank} has {owner.count(rank)} elements in {len(boxes)} "
-            f"box{'es'[: 2 * (len(boxes) != 1)]}"
-            for rank, boxes in enumerate(panels[name])
-        ]
-        left = owner.count(None)
-        parts += [f"{left} are in no box"] if left else []
-        told.append(f"{name}: {', '.join(parts)}.")
-    return f"A logical tensor of shape {shape}, element by element. {' '.join(told)}"
+def _parts(owner: Sequence[int | None], held: Held) -> list[str]:
+    parts = [
+        f"rank {rank} has {owner.count(rank)} elements in {len(boxes)} "
+        f"{'box' if len(boxes) == 1 else 'boxes'}"
+        for rank, boxes in enumerate(held)
+    ]
+    left = owner.count(None)
+    return parts + ([f"{left} are in no box"] if left else [])

@@ -8,16 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import (
-    CARD,
-    INK,
-    QUIET,
-    Picture,
-    dashes_of_method,
-    draw,
-    line_of_method,
-    marker_of_method,
-)
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, line_look, mark_look
 
 AGREE = 0.01  # of what the first run's loss covers: runs nearer than that lie on each other
 BOUNDS = (1e-12, 1e-9, 1e-4)  # what is said in words of a distance, so that noise changes nothing
@@ -43,13 +34,12 @@ def loss_curve(
     alt = _in_words(runs, apart if shown else {})
 
     def paint(figure) -> None:
-        above = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2)) if shown else [
-            figure.subplots()
-        ]  # fmt: skip
-        _curves(above[0], runs, marked=shown)
+        ratios = (3, 2) if shown else (1,)
+        axes = figure.subplots(len(ratios), sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+        _curves(axes[0], runs, marked=shown)
         if shown:
-            _residuals(above[1], apart, bound, next(iter(runs)))
-        above[-1].set_xlabel("step")
+            _residuals(axes[1], apart, bound, next(iter(runs)))
+        axes[-1].set_xlabel("step")
 
     return draw((6.4, 4.4 if shown else 3.2), alt, paint, title)
 
@@ -73,33 +63,21 @@ def agrees(runs: Mapping[str, Points], apart: Mapping[str, Points]) -> bool:
     return bool(most) and len(apart) == len(runs) - 1 and max(most) <= room
 
 
-def which_marks(i: int, others: int, points: int) -> tuple[int, int, int]:
-    """Which points of the i-th other run have a mark: the first, each how many-th; no two runs the
-    same. Where there are fewer points than runs, on which turn: smaller, with a white edge, on a
-    larger mark."""
-    every = max(others, points // 8)
-    turn, first = divmod((i - 1) * max(1, every // others), points)
-    return first, every, turn
-
-
 def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    crowded = any(which_marks(i, len(runs) - 1, len(points))[2]
-                  for i, points in enumerate(runs.values()) if i)  # fmt: skip
+    others = len(runs) - 1
     for i, (name, points) in enumerate(runs.items()):
         steps, losses = zip(*points, strict=True)
-        look = {"color": line_of_method(i), "linestyle": dashes_of_method(i), "linewidth": 1.6}
+        look = line_look(i, linewidth=1.6)
         if len(points) == 1:
             look["marker"] = "o"  # a line of one point is not seen
         elif marked and i:  # on the line of the first, each at steps of its own
-            first, every, turn = which_marks(i, len(runs) - 1, len(points))
-            look |= {"linestyle": "none", "marker": marker_of_method(i), "markersize": 6,
-                     "markevery": (first, every)}  # fmt: skip
-            if crowded:
+            every = max(others, len(points) // 8)
+            turn, first = divmod((i - 1) * max(1, every // others), len(points))
+            look = mark_look(i, linestyle="none", markersize=6, markevery=(first, every))
+            if others > len(points):  # a smaller mark with a white edge on a larger one
                 look |= {"markersize": max(4, 10 - 3 * turn), "markeredgecolor": CARD}
         axis.plot(steps, losses, label=name, **look)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylabel("loss, mean over the tokens" if not marked else "loss")
     axis.grid()
     if len(runs) > 1:
@@ -108,11 +86,9 @@ def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
 
 def _residuals(axis, apart: Mapping[str, Points], bound: float | None, first: str) -> None:
     for i, (name, points) in enumerate(apart.items(), 1):
-        axis.plot(
-            [step for step, _ in points], [max(gap, LEAST) for _, gap in points], label=name,
-            color=line_of_method(i), marker=marker_of_method(i), markersize=4, linewidth=0.8,
-            linestyle=dashes_of_method(i),
-        )  # fmt: skip
+        look = {**line_look(i), **mark_look(i), "markersize": 4, "linewidth": 0.8}
+        steps, gaps = zip(*points, strict=True)
+        axis.plot(steps, [max(gap, LEAST) for gap in gaps], label=name, **look)
     every = [max(gap, LEAST) for points in apart.values() for _, gap in points]
     axis.set_yscale("log")
     equal = min(every) == LEAST

@@ -9,12 +9,13 @@ phase of the step begins. Lesson 11 draws a step with units of three sizes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, method
+from course_lib.figures.colours import INK, QUIET, Picture, draw, in_words, method
 from course_lib.figures.shapes import legend
 
 if TYPE_CHECKING:
@@ -35,18 +36,17 @@ class Moment(NamedTuple):
     what: str  # "come" or "go", and the unit; or "phase", and which begins
 
 
-@dataclass
-class Run:
+class Run(NamedTuple):
     """A step as it is drawn: the meter's points, those of the units, and what a formula says."""
 
     memory: Sequence[tuple[float, int, str]]
     whole: Sequence[tuple[float, int, str]]
     limit: int  # bytes of parameters whole at once, by the formula: the largest unit
-    shard: int | None = None  # bytes of parameters that stay between steps
-    peak: int = field(init=False)
+    shard: int  # bytes of parameters that stay between steps
 
-    def __post_init__(self) -> None:
-        self.peak = max((point[1] for point in self.memory), default=0)
+    @property
+    def peak(self) -> int:
+        return max(point[1] for point in self.memory)
 
 
 @contextmanager
@@ -59,47 +59,36 @@ def whole_units(engine: Engine) -> Iterator[list[Moment]]:
         if not moments or moments[-1].nbytes != now:
             moments.append(Moment(time.perf_counter() - zero, now, what))
 
-    def noting(unit, method: str, word: str):
-        inner = getattr(unit, method)
+    def note_phase(word: str) -> None:
+        moments.append(Moment(time.perf_counter() - zero, moments[-1].nbytes, PHASE + word))
 
+    def noting(inner: Callable, what: str) -> Callable:
         def call() -> None:
             inner()
-            note(f"{word} {unit.name}")
+            note(what)
 
         return call
 
-    def phase(method: str, word: str):
-        inner = getattr(engine, method)
-
+    def phase(inner: Callable, word: str) -> Callable:
         def call(*args, **more):
-            moments.append(Moment(time.perf_counter() - zero, moments[-1].nbytes, PHASE + word))
+            note_phase(word)
             try:
                 return inner(*args, **more)
             finally:
-                seconds = time.perf_counter() - zero
-                moments.append(Moment(seconds, moments[-1].nbytes, f"{PHASE}forward"))
+                note_phase("forward")
 
         return call
 
     note("begin")
-    phased = {name: vars(engine).get(name) for name in ("backward", "step")}
-    engine.backward, engine.step = phase("backward", "backward"), phase("step", "step")
-    before = [dict(vars(unit)) for unit in units]
-    for unit in units:
-        # On the object, so that the unit's own calls come this way too.
-        unit.start, unit.free = noting(unit, "start", "come"), noting(unit, "free", "go")
-    try:
+    with ExitStack() as patched:  # on the objects, so that their own calls come this way too
+        for word in ("backward", "step"):
+            call = phase(getattr(engine, word), word)
+            patched.enter_context(patch.object(engine, word, call))
+        for unit in units:
+            for method, word in (("start", "come"), ("free", "go")):
+                call = noting(getattr(unit, method), f"{word} {unit.name}")
+                patched.enter_context(patch.object(unit, method, call))
         yield moments
-    finally:
-        for name, own in phased.items():
-            delattr(engine, name)
-            if own is not None:
-                setattr(engine, name, own)
-        for unit, kept in zip(units, before, strict=True):
-            for method in ("start", "free"):
-                delattr(unit, method)
-                if method in kept:  # somebody else's, from before
-                    setattr(unit, method, kept[method])
 
 
 def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
@@ -119,28 +108,30 @@ def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
         for axis in rows[-1]:
             axis.set_xlabel("part of the step")
         figure.supylabel("MB above what is held between steps", fontsize=9)
-        _legend(figure)
+        looks = {
+            "all tensors": {"facecolor": method(3), "edgecolor": LINE},
+            "gathered parameters": {"facecolor": SHADE},
+            **{name: {"facecolor": shade, "edgecolor": QUIET} for name, shade in PHASES.items()},
+        }
+        legend(figure, looks, rows[0, 1].lines[0])
 
-    return draw((8.4, PANEL * len(runs) + 1.0), _in_words(runs), paint, title)
-
-
-def phases(
-    points: Sequence[tuple[float, int, str]], end: float, least: float = 0.002
-) -> list[tuple[str, float, float]]:
-    """The phases of a step: which, from when, until when; one that takes no more than `least` of
-    the whole is left out."""
-    begun = [(0.0, "forward")]
-    begun += [(p[0], p[2].removeprefix(PHASE)) for p in points if p[2].startswith(PHASE)]
-    ends = [*(begin for begin, _ in begun[1:]), end]
-    return [
-        (name, begin, until)
-        for (begin, name), until in zip(begun, ends, strict=True)
-        if until - begin > least * end
-    ]
+    words = {
+        name: (
+            f"at most {max(point[1] for point in run.whole) / MEGA:.2f} MB of gathered parameters, "
+            f"by the formula {run.limit / MEGA:.2f}, in {_hills(run.whole)} hills",
+            f"all tensors together reach {run.peak / MEGA:.1f} MB",
+        )
+        for name, run in runs.items()
+    }
+    first = "Memory over the time of a step, above what is held between"
+    alt = in_words(first, words, between="; ")
+    return draw((8.4, PANEL * len(runs) + 1.0), alt, paint, title)
 
 
 def _phases(axis, points: Sequence[tuple[float, int, str]], end: float) -> None:
-    for name, begin, until in phases(points, end):
+    begun = [(0.0, "forward")]
+    begun += [(p[0], p[2].removeprefix(PHASE)) for p in points if p[2].startswith(PHASE)]
+    for (begin, name), (until, _) in pairwise([*begun, (end, "")]):
         axis.axvspan(begin / end, until / end, color=PHASES[name], linewidth=0, zorder=0)
 
 
@@ -157,26 +148,12 @@ def _gathered(axis, run: Run, end: float) -> None:
     times, whole = _stairs(run.whole, end)
     axis.fill_between(times, whole, step="post", color=SHADE, linewidth=0)
     limit = run.limit / MEGA
-    axis.axhline(limit, color=INK, linestyle="--", linewidth=1.1)
+    axis.axhline(limit, color=INK, linestyle="--", linewidth=1.1, label="largest unit")
     axis.set_ylim(0, 1.3 * limit)
-    told = f"largest unit {limit:.2f}"
-    if run.shard is not None:
-        shard = run.shard / MEGA
-        told += f"; with the shard's {shard:.2f}: {shard + limit:.2f}"
+    shard = run.shard / MEGA
+    told = f"largest unit {limit:.2f}; with the shard's {shard:.2f}: {shard + limit:.2f}"
     axis.text(0.995, 1.03 * limit, told, ha="right", va="bottom", fontsize=8)
     axis.set_title("gathered parameters, enlarged", loc="left")
-
-
-def _legend(figure) -> None:
-    from matplotlib.lines import Line2D
-
-    looks = {
-        "all tensors": {"facecolor": method(3), "edgecolor": LINE},
-        "gathered parameters": {"facecolor": SHADE},
-        **{name: {"facecolor": shade, "edgecolor": QUIET} for name, shade in PHASES.items()},
-    }
-    limit = Line2D([], [], color=INK, linestyle="--", linewidth=1.1, label="largest unit")
-    legend(figure, looks, limit)
 
 
 def _stairs(points: Sequence[tuple[float, int, str]], end: float) -> tuple[list, list]:
@@ -186,20 +163,8 @@ def _stairs(points: Sequence[tuple[float, int, str]], end: float) -> tuple[list,
     return times, [*levels, levels[-1]]
 
 
-def _in_words(runs: Mapping[str, Run]) -> str:
-    told = [
-        f"{name}: at most {max(point[1] for point in run.whole) / MEGA:.2f} MB of gathered "
-        f"parameters, by the formula {run.limit / MEGA:.2f}, in {_heights(run.whole)} hills; all "
-        f"tensors together reach {run.peak / MEGA:.1f} MB."
-        for name, run in runs.items()
-    ]
-    return f"Memory over the time of a step, above what is held between. {' '.join(told)}"
-
-
-def _heights(points: Sequence[tuple[float, int, str]]) -> int:
+def _hills(points: Sequence[tuple[float, int, str]]) -> int:
     """How often parameters come and go: the line's ways up that end in a way down."""
-    levels = [point[1] for point in points if not point[2].startswith(PHASE)]
-    return sum(
-        before < now and (after is None or after < now)
-        for before, now, after in zip([0, *levels], levels, [*levels[1:], None], strict=False)
-    )
+    levels = [0, *(point[1] for point in points if not point[2].startswith(PHASE)), 0]
+    triples = zip(levels, levels[1:], levels[2:], strict=False)
+    return sum(before < now > after for before, now, after in triples)

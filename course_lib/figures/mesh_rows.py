@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import INK, PAPER, QUIET, Picture, draw, of_rank, rank_look
-from course_lib.figures.shapes import box, in_inches, label
+from course_lib.figures.colours import INK, PAPER, QUIET, Picture, draw
+from course_lib.figures.shapes import box, in_inches, label, rank_box
 
 TILE, NAME, HIGH, GAP, HEAD = 0.13, 0.62, 0.36, 0.28, 0.52  # inches
 Shape = tuple[int, int]  # (dp, tp)
@@ -26,7 +26,11 @@ def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "")
                 f"a mesh of dp={dp} and tp={tp} has {dp * tp} ranks, and here are the rows of "
                 f"{len(ranks)}"
             )
-    orders = {shape: _order(ranks) for shape, ranks in seen.items()}
+    # Every row that a rank has seen, in the order in which ranks first name it.
+    orders = {
+        shape: list(dict.fromkeys(row for rows in ranks for row in rows))
+        for shape, ranks in seen.items()
+    }
     box = NAME + TILE * max(map(len, orders.values())) + 0.16
     width = max(tp for _, tp in seen) * (box + GAP) + 0.9
     heights = {(dp, tp): HEAD + dp * (HIGH + 0.16) for dp, tp in seen}
@@ -42,29 +46,21 @@ def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "")
     return draw(size, _in_words(seen, orders), paint, title)
 
 
-def _order(ranks: Sequence[Sequence[int]]) -> list[int]:
-    """Every row that a rank has seen, in the order in which ranks first name it."""
-    return list(dict.fromkeys(row for rows in ranks for row in rows))
-
-
 def _mesh(axis, shape: Shape, ranks, order: list[int], top: float, box: float) -> None:
     dp, tp = shape
     axis.text(0.05, top + 0.16, f"dp = {dp}, tp = {tp}", fontsize=9, fontweight="bold")
-    for t in range(tp):
-        centre = 0.8 + t * (box + GAP) + box / 2
-        axis.text(centre, top + 0.38, f"tp {t}", fontsize=8, color=QUIET, ha="center")
+    lefts = [0.8 + t * (box + GAP) for t in range(tp)]
+    for t, left in enumerate(lefts):
+        axis.text(left + box / 2, top + 0.38, f"tp {t}", fontsize=8, color=QUIET, ha="center")
     for d in range(dp):
-        middle = top + HEAD + d * (HIGH + 0.16) + HIGH / 2
-        axis.text(0.35, middle, f"dp {d}", fontsize=8, color=QUIET, va="center", ha="center")
-        for t in range(tp):
-            rank = d * tp + t
-            _rank(axis, 0.8 + t * (box + GAP), middle, rank, ranks[rank], order)
+        low = top + HEAD + d * (HIGH + 0.16)
+        label(axis, 0.35, low + HIGH / 2, f"dp {d}", color=QUIET)
+        for rank, left in enumerate(lefts, d * tp):
+            _rank(axis, left, low, rank, ranks[rank], order)
 
 
-def _rank(axis, left: float, middle: float, rank: int, rows, order: list[int]) -> None:
-    low, own = middle - HIGH / 2, set(rows)
-    box(axis, left, low, NAME - 0.08, HIGH, **rank_look(rank))
-    label(axis, left + (NAME - 0.08) / 2, middle, f"rank {rank}", on=of_rank(rank))
+def _rank(axis, left: float, low: float, rank: int, own, order: list[int]) -> None:
+    rank_box(axis, (left, low, NAME - 0.08, HIGH), rank, f"rank {rank}")
     for k, row in enumerate(order):
         fill = INK if row in own else PAPER
         look = {"facecolor": fill, "edgecolor": QUIET, "linewidth": 0.5}

@@ -6,9 +6,10 @@ Read from the notation alone: no tensors, no ranks. `statement.py` draws what is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from course_lib.layout import Layout
+from course_lib.layout import Dim, Layout
 
 PARTIAL, REPLICATED = "partial sum", "replicated"
 SLICE = "slice"
@@ -23,6 +24,10 @@ class Move(NamedTuple):
     @property
     def sends(self) -> bool:
         return self.op != SLICE
+
+    def __str__(self) -> str:
+        article = "an" if self.op[0] == "a" else "a"
+        return f"{article} {self.op} over {self.axis}{'' if self.sends else ' without a message'}"
 
 
 def placement(layout: Layout, axis: str) -> str | int:
@@ -76,28 +81,26 @@ def completed(layout: Layout) -> Layout:
 
 def check_result(inputs: Sequence[Layout], output: Layout) -> tuple[str, ...]:
     """The dims that the product contracts; a result that these factors cannot leave is refused."""
-    line = f"{' '.join(map(str, inputs))} -> {output}"
-    factors, result = _told_apart(inputs, output)
+    line, factors = f"{' '.join(map(str, inputs))} -> {output}", _told_apart(inputs, output)
     sharded: dict[str, tuple[str, ...]] = {}  # dim → axes, from the factors
     for factor in factors:
         for dim in factor.dims:
             if sharded.setdefault(dim.name, dim.axes) != dim.axes:
-                raise ValueError(_unequal(line, dim.name, factors))
-    kept = {dim.name for dim in result.dims}
+                raise ValueError(f"{line}: {_unequal(dim.name, factors)}")
+    kept = [dim.name for dim in output.dims]
     unknown = [name for name in kept if name not in sharded and not name.isdigit()]
     if len(factors) > 1 and unknown:
         raise ValueError(
             f"{line}: the result has a dim {unknown[0]}, and no factor has one of that name; a dim "
             f"that stays keeps its name"
         )
-    contracted = [name for name in sharded if name not in kept]
     for axis in dict.fromkeys(axis for axes in sharded.values() for axis in axes):
-        dims = [name for name, axes in sharded.items() if axis in axes]
-        if len(dims) > 1:
+        first, *others = (_plain(name) for name, axes in sharded.items() if axis in axes)
+        if others:
             raise ValueError(
-                f"{line}: {axis} shards {_plain(dims[0])} and {_plain(dims[1])}, two dims of one "
-                f"product; each rank could compute its diagonal block alone. All-gather one of the "
-                f"two factors over {axis} first (write {_plain(dims[0])} without @{axis})"
+                f"{line}: {axis} shards {first} and {others[0]}, two dims of one product; each "
+                f"rank could compute its diagonal block alone. All-gather one of the two factors "
+                f"over {axis} first (write {first} without @{axis})"
             )
     partial = [axis for factor in factors for axis in factor.owed]
     twice = [axis for axis in partial if partial.count(axis) > 1]
@@ -106,66 +109,54 @@ def check_result(inputs: Sequence[Layout], output: Layout) -> tuple[str, ...]:
             f"{line}: two factors are partial sums over {twice[0]}, and the product of two sums is "
             f"not the sum of the products; all-reduce one of them first"
         )
-    summed = [axis for name in contracted for axis in sharded[name]]
-    for axis in dict.fromkeys((*summed, *partial)):
-        if axis not in result.owed:
-            fixed = Layout(output.name, output.dims, (*output.owed, axis)) if (
-                axis not in output.axes
-            ) else completed(output)  # fmt: skip
-            cause = (
-                f"the product contracts {_plain(next(n for n in contracted if axis in sharded[n]))}"
-                f", which is sharded over {axis}, so each rank holds a partial sum"
-                if axis in summed
-                else f"a factor is a partial sum over {axis}, and so is the product"
+    contracted = {name: axes for name, axes in sharded.items() if name not in kept}
+    causes = {
+        axis: f"a factor is a partial sum over {axis}, and so is the product" for axis in partial
+    }
+    for name, axes in contracted.items():
+        for axis in axes:
+            causes[axis] = (
+                f"the product contracts {_plain(name)}, which is sharded over {axis}, so each rank "
+                "holds a partial sum"
             )
+    for axis, cause in causes.items():
+        if axis not in output.owed:
+            dims = (Dim(d.name, tuple(a for a in d.axes if a != axis)) for d in output.dims)
+            fixed = Layout(output.name, tuple(dims), (*output.owed, axis))
             raise ValueError(
-                f"{line}: {cause}. Missing is {{{axis}}}: write {fixed}"
-                f"{f', then -> {output}' if axis not in summed or fixed != output else ''}"
+                f"{line}: {cause}. Missing is {{{axis}}}: write {fixed}, then -> {output}"
             )
-    for axis in result.owed:
-        if axis not in summed and axis not in partial:
+    for axis in output.owed:
+        if axis not in causes:
             raise ValueError(
                 f"{line}: nothing is summed over {axis}, no contracted dim is sharded over it. "
                 f"Write {output.name} without {{{axis}}}, or shard the contracted dim"
             )
-    for dim in result.dims:
-        have = sharded.get(dim.name)
-        if have is not None and have != dim.axes:
-            local = Layout(output.name, tuple(
-                type(d)(o.name, sharded.get(d.name, d.axes))
-                for d, o in zip(result.dims, output.dims, strict=True)
-            ), output.owed)  # fmt: skip
+    local = tuple(Dim(d.name, sharded.get(d.name, d.axes)) for d in output.dims)
+    for dim, here in zip(output.dims, local, strict=True):
+        if dim != here:
             raise ValueError(
-                f"{line}: in the factors {_plain(dim.name)} is {_over(have)}, in the result "
-                f"{_over(dim.axes)}. Without a message the ranks compute {local}: write that, then "
-                f"-> {output}"
+                f"{line}: in the factors {dim.name} is {_over(here.axes)}, in the result "
+                f"{_over(dim.axes)}. Without a message the ranks compute "
+                f"{replace(output, dims=local)}: write that, then -> {output}"
             )
     return tuple(map(_plain, contracted))
 
 
-def _told_apart(inputs: Sequence[Layout], output: Layout) -> tuple[list[Layout], Layout]:
-    """Dims that share a name and are two, as in A[h@tp, h], get a mark each.
+def _told_apart(inputs: Sequence[Layout], output: Layout) -> Sequence[Layout]:
+    """The factors; dims that share a name and are two, as in A[h@tp, h], get a mark each.
 
     In `X[b, h] A[h, h@tp] -> Y[b, h@tp]` the last dim of X and the first of A are contracted.
     """
-    factors = list(inputs)
-    if len(factors) == 2 and factors[0].dims and factors[1].dims:
-        left, right = factors
-        names = [d.name for d in (*left.dims[:-1], *right.dims[1:])]
-        inner = left.dims[-1].name
-        if (
-            right.dims[0].name == inner
-            and names == [d.name for d in output.dims]
-            and inner in names
-        ):
-            mark = type(left.dims[-1])
-            left = Layout(
-                left.name, (*left.dims[:-1], mark(inner + "·", left.dims[-1].axes)), left.owed
-            )
-            first = mark(inner + "·", right.dims[0].axes)
-            right = Layout(right.name, (first, *right.dims[1:]), right.owed)
-            factors = [left, right]
-    return factors, output
+    if len(inputs) != 2 or not all(layout.dims for layout in inputs):
+        return inputs
+    left, right = inputs
+    last, first = left.dims[-1], right.dims[0]
+    outer = [dim.name for dim in (*left.dims[:-1], *right.dims[1:])]
+    if first.name != last.name or last.name not in outer or outer != [d.name for d in output.dims]:
+        return inputs
+    left = replace(left, dims=(*left.dims[:-1], Dim(f"{last.name}·", last.axes)))
+    return left, replace(right, dims=(Dim(f"{last.name}·", first.axes), *right.dims[1:]))
 
 
 def _plain(name: str) -> str:
@@ -180,20 +171,14 @@ def _said(layout: Layout, at: str | int) -> str:
     return f"sharded along {layout.dims[at].name}" if isinstance(at, int) else str(at)
 
 
-def _unequal(line: str, name: str, factors: Sequence[Layout]) -> str:
-    having = [(f.name, d) for f in factors for d in f.dims if d.name == name]
-    (first, one), (second, other) = (
-        having[0],
-        next(h for h in having if h[1].axes != having[0][1].axes),
-    )
-    if not one.axes or not other.axes:
-        loose, axes = (first, other.axes) if not one.axes else (second, one.axes)
-        where = axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
-        remedy = f"slice {loose} (write {_plain(name)}@{where} in it: no message)"
-    else:
-        remedy = "bring both to one axis"
+def _unequal(name: str, factors: Sequence[Layout]) -> str:
+    (first, axes), *others = ((f.name, d.axes) for f in factors for d in f.dims if d.name == name)
+    second, other = next(one for one in others if one[1] != axes)
+    remedy = "bring both to one axis"
+    if not axes or not other:
+        dim = Dim(_plain(name), axes or other)
+        remedy = f"slice {second if axes else first} (write {dim} in it: no message)"
     return (
-        f"{line}: {_plain(name)} is {_over(one.axes)} in {first} and {_over(other.axes)} in "
-        f"{second}, so blocks meet that do not belong together. Either {remedy}, or all-gather the "
-        f"sharded factor"
+        f"{_plain(name)} is {_over(axes)} in {first} and {_over(other)} in {second}, so blocks "
+        f"meet that do not belong together. Either {remedy}, or all-gather the sharded factor"
     )

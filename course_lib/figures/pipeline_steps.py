@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, ink_on, of_rank, rank_look
-from course_lib.figures.shapes import box, in_inches, label
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, in_words, ink_on
+from course_lib.figures.shapes import box, in_inches, label, rank_box
 
 if TYPE_CHECKING:
     from course_lib.axes.schedule import Timed
@@ -24,45 +24,42 @@ def pipeline_steps(schedules: Mapping[str, Walks], *, title: str = "") -> Pictur
     """Draw `schedules[name][stage]`, steps with their beginning and end."""
     ends = [step.end for walks in schedules.values() for steps in walks for step in steps]
     unit = min(0.24, 6.2 / max(ends))  # inches
-    width = NAME + unit * max(ends) + 0.2
-    tops, low = {}, 0.0
-    for name, walks in schedules.items():
-        tops[name] = low
-        low += HEAD + len(walks) * (HIGH + 0.05) + 0.1
+    highs = [HEAD + len(walks) * (HIGH + 0.05) + 0.1 for walks in schedules.values()]
 
     def paint(figure) -> None:
-        axis = in_inches(figure)
-        for name, walks in schedules.items():
-            top = tops[name]
+        axis, top = in_inches(figure), 0.0
+        for (name, walks), high in zip(schedules.items(), highs, strict=True):
             axis.text(0.02, top + 0.16, name, fontsize=9, color=INK, va="center")
-            end = max(step.end for steps in walks for step in steps)
             for stage, steps in enumerate(walks):
-                _lane(axis, top + HEAD + stage * (HIGH + 0.05), stage, steps, unit, end)
+                low = top + HEAD + stage * (HIGH + 0.05)
+                _lane(axis, low, stage, steps, unit, _end(walks))
+            top += high
 
-    size = (width + 0.1, low + 0.25)
-    return draw(size, _in_words(schedules), paint, title)
+    words = {f"{name}, {_end(walks)} units": _lanes(walks) for name, walks in schedules.items()}
+    alt = in_words("Forwards F and backwards B of micro-batches by stage", words, between="; ")
+    return draw((NAME + unit * max(ends) + 0.3, sum(highs) + 0.25), alt, paint, title)
+
+
+def _end(walks: Walks) -> int:
+    return max(step.end for steps in walks for step in steps)
+
+
+def _lanes(walks: Walks) -> list[str]:
+    """What words say of each stage."""
+    told = []
+    for stage, steps in enumerate(walks):
+        idle = _end(walks) - sum(step.end - step.start for step in steps)
+        order = " ".join(f"{step.kind}{step.micro}" for step, *_ in steps)
+        told.append(f"stage {stage} takes {order} and is idle for {idle} units")
+    return told
 
 
 def _lane(axis, low: float, stage: int, steps: Sequence[Timed], unit: float, end: int) -> None:
     middle = low + HIGH / 2
-    box(axis, 0.02, low, NAME - 0.1, HIGH, **rank_look(stage))
-    label(axis, (NAME - 0.06) / 2, middle, f"stage {stage}", on=of_rank(stage))
+    rank_box(axis, (0.02, low, NAME - 0.1, HIGH), stage, f"stage {stage}")
     axis.plot([NAME, NAME + unit * end], [middle, middle], color=QUIET, lw=0.6, ls=":", zorder=0)
     for step, start, end in steps:
         fill, left = LIGHT if step.kind == "F" else INK, NAME + unit * start
         wide = unit * (end - start)
         box(axis, left, low, wide, HIGH, facecolor=fill, edgecolor=CARD, linewidth=0.9)
         label(axis, left + wide / 2, middle, str(step.micro), color=ink_on(fill), fontsize=7.5)
-
-
-def _in_words(schedules: Mapping[str, Walks]) -> str:
-    told = []
-    for name, walks in schedules.items():
-        end = max(step.end for steps in walks for step in steps)
-        lanes = []
-        for stage, steps in enumerate(walks):
-            idle = end - sum(step.end - step.start for step in steps)
-            order = " ".join(f"{step.kind}{step.micro}" for step, *_ in steps)
-            lanes.append(f"stage {stage} takes {order} and is idle for {idle} units")
-        told.append(f"{name}, {end} units: {'; '.join(lanes)}.")
-    return f"Forwards F and backwards B of micro-batches by stage. {' '.join(told)}"

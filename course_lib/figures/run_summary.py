@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.bars import shown
-from course_lib.figures.colours import INK, Picture, draw, hatch_of_method, method
+from course_lib.figures.colours import CARD, INK, Picture, draw, hatch_of_method, method
 
-TIERS, AXES = ("device", "host", "disk"), ("dp", "tp")
+GREYS = {"device": "#7a7a7a", "host": "#a8a8a8", "disk": "#dcdcdc"}  # of a tier
+OVER = {"dp": (method(2), ""), "tp": (method(3), hatch_of_method(1))}  # of an axis
 WIDE, HIGH, ROW = 10.8, 3.4, 0.16  # inches; more ranks make it higher
-MORE = "more at the peak"
-GREYS = {"device": "#7a7a7a", "host": "#a8a8a8", "disk": "#dcdcdc", MORE: "#ffffff"}
 BAR, DASHES = 0.8, (0, (1.2, 0.8))  # of a row; a mark that is an estimate is dashed
 
 
@@ -29,7 +28,6 @@ def run_summary(
     held by tier and at the peak, sent by axis; nothing of those where no step was measured."""
     if not losses:
         raise ValueError("a run's picture needs a step or more, as (step, loss)")
-    alt = _in_words(losses, validation, ranks)
     high = max(HIGH, 1.2 + ROW * (2 + len(_below(ranks))) * len(ranks))
 
     def paint(figure) -> None:
@@ -39,13 +37,13 @@ def run_summary(
             _memory(axes[1], ranks)
             _sent(axes[2], ranks)
 
-    return draw((WIDE if ranks else WIDE / 2, high), alt, paint, title)
+    words = " ".join([*_of_losses(losses, validation), *map(_of_rank, ranks)])
+    return draw((WIDE if ranks else WIDE / 2, high), words, paint, title)
 
 
 def _loss(axis, losses, validation) -> None:
-    for points, name, colour, style in (
-        (losses, "training", method(0), "-"), (validation, "validation", method(1), "--"),
-    ):  # fmt: skip
+    looks = {"training": (method(0), "-"), "validation": (method(1), "--")}
+    for (name, (colour, style)), points in zip(looks.items(), (losses, validation), strict=True):
         if points:
             steps, values = zip(*points, strict=True)
             few = "o" if len(points) < 20 else None
@@ -59,59 +57,51 @@ def _loss(axis, losses, validation) -> None:
 
 def _below(ranks) -> list[str]:
     """The tiers beside the device that hold something on a rank, or should."""
-    return [
-        tier
-        for tier in TIERS[1:]
-        if any(
-            r["held_by_tier"].get(tier) or r["estimate"]["held_by_tier"].get(tier) for r in ranks
-        )
+    held = [
+        by_tier for r in ranks for by_tier in (r["held_by_tier"], r["estimate"]["held_by_tier"])
     ]
+    return [tier for tier in ("host", "disk") if any(by_tier.get(tier) for by_tier in held)]
 
 
 def _memory(axis, ranks) -> None:
     """The device's bar ends at its peak; the host and the disk have narrower ones below it."""
-    most = (max(r["peak"], *r["held_by_tier"].values()) for r in ranks)
-    unit, size = _unit(max(most))
+    unit, size = _unit(max(max(r["peak"], *r["held_by_tier"].values()) for r in ranks))
     below = _below(ranks)
     narrow = BAR / (2 + len(below))
     for row, report in enumerate(ranks):
         held, formula = report["held_by_tier"], report["estimate"]["held_by_tier"]
-        device = held.get("device", 0)
-        parts = {"held, device": device / size, MORE: (report["peak"] - device) / size}
-        y = row - BAR / 2 + narrow
-        _bar(axis, y, parts, (GREYS["device"], GREYS[MORE]), high=2 * narrow)
+        y, device = row - BAR / 2 + narrow, held.get("device", 0)
+        _bar(axis, y, "held, device", device / size, GREYS["device"], high=2 * narrow)
+        more = (report["peak"] - device) / size
+        _bar(axis, y, "more at the peak", more, CARD, high=2 * narrow, left=device / size)
         _mark(axis, y, formula.get("device", 0) / size, high=2 * narrow)
         if "peak" in report["estimate"]:
             _mark(axis, y, report["estimate"]["peak"] / size, high=2 * narrow, of="estimated peak")
         for place, tier in enumerate(below):
             if held.get(tier) or formula.get(tier):
                 y = row - BAR / 2 + narrow * (2.5 + place)
-                part = {f"held, {tier}": held.get(tier, 0) / size}
-                _bar(axis, y, part, (GREYS[tier],), high=narrow)
+                wide = held.get(tier, 0) / size
+                _bar(axis, y, f"held, {tier}", wide, GREYS[tier], high=narrow)
                 _mark(axis, y, formula.get(tier, 0) / size, high=narrow)
     _rows(axis, ranks, f"memory of each rank, {unit}")
 
 
 def _sent(axis, ranks) -> None:
     unit, size = _unit(max(report["sent"] for report in ranks) or 1)
-    colours, hatches = (method(2), method(3)), ("", hatch_of_method(1))
     for row, report in enumerate(ranks):
-        parts = {f"over {name}": report["sent_by_axis"].get(name, 0) / size for name in AXES}
-        _bar(axis, row, parts, colours, hatches)
+        left = 0.0
+        for name, (colour, hatch) in OVER.items():
+            wide = report["sent_by_axis"].get(name, 0) / size
+            _bar(axis, row, f"over {name}", wide, colour, hatch=hatch, left=left)
+            left += wide
         _mark(axis, row, report["estimate"]["sent"] / size)
     _rows(axis, ranks, f"sent in a step, {unit}")
 
 
-def _bar(axis, y: float, parts: Mapping[str, float], colours, hatches=("", ""), high=BAR) -> None:
-    """Parts beside parts."""
-    left = 0.0
-    for (name, wide), colour, hatch in zip(parts.items(), colours, hatches, strict=False):
-        if wide:
-            axis.barh(
-                y, wide, left=left, height=high, color=colour, hatch=hatch, edgecolor=INK,
-                linewidth=0.5, label=name,
-            )  # fmt: skip
-        left += wide
+def _bar(axis, y: float, name: str, wide: float, colour: str, *, high=BAR, hatch="", left=0.0):
+    if wide:
+        look = {"color": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.5}
+        axis.barh(y, wide, left=left, height=high, label=name, **look)
 
 
 def _mark(axis, y: float, x: float, high: float = BAR, of: str = "formula") -> None:
@@ -138,30 +128,25 @@ def _unit(most: float) -> tuple[str, float]:
     )
 
 
-def _in_words(losses, validation, ranks) -> str:
-    words = [f"Loss from {losses[0][1]:.3f} at step {losses[0][0]} to {losses[-1][1]:.3f} at step "
-             f"{losses[-1][0]}."]  # fmt: skip
+def _of_losses(losses, validation) -> list[str]:
+    (first, before), (last, after) = losses[0], losses[-1]
+    words = [f"Loss from {before:.3f} at step {first} to {after:.3f} at step {last}."]
     if validation:
         words.append(f"Validation loss {validation[-1][1]:.3f} at step {validation[-1][0]}.")
-    for report in ranks:
-        formula = report["estimate"]
-        words.append(
-            f"Rank {report['rank']} holds {_by_tier(report['held_by_tier'])}, "
-            f"{shown(report['peak'])} of the device at the peak, and sends {shown(report['sent'])} "
-            f"in a step; by formula it holds {_by_tier(formula['held_by_tier'])} and sends "
-            f"{shown(formula['sent'])}"
-            + (
-                f"; its peak is estimated at {shown(formula['peak'])}."
-                if "peak" in formula
-                else "."
-            )
-        )
-    return f"{' '.join(words)}"
+    return words
+
+
+def _of_rank(report) -> str:
+    formula = report["estimate"]
+    peak = f"; its peak is estimated at {shown(formula['peak'])}" if "peak" in formula else ""
+    return (
+        f"Rank {report['rank']} holds {_by_tier(report['held_by_tier'])}, "
+        f"{shown(report['peak'])} of the device at the peak, and sends {shown(report['sent'])} "
+        f"in a step; by formula it holds {_by_tier(formula['held_by_tier'])} and sends "
+        f"{shown(formula['sent'])}{peak}."
+    )
 
 
 def _by_tier(held: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"{shown(held[tier])} on {'the ' if tier != 'disk' else ''}{tier}"
-        for tier in TIERS
-        if held.get(tier)
-    )
+    names = {"device": "the device", "host": "the host", "disk": "disk"}
+    return ", ".join(f"{shown(held[t])} on {name}" for t, name in names.items() if held.get(t))

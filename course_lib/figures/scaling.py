@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, method
-from course_lib.figures.shapes import legend
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, in_words, method
+from course_lib.figures.shapes import label, legend
 
-KINDS = ("measured", "predicted", "published")
-FILLS = {"measured": method(0), "predicted": CARD, "published": method(3)}
-PATTERNS = {"measured": "", "predicted": "|||", "published": ""}
+LOOKS = {
+    "measured": {"facecolor": method(0), "edgecolor": INK},
+    "predicted": {"facecolor": CARD, "hatch": "|||", "edgecolor": INK},
+    "published": {"facecolor": method(3), "edgecolor": INK},
+}
 WIDE, BETWEEN, HIGH = 0.34, 0.3, 2.9  # inches: of a bar, between two groups, of the picture
 NARROWEST = 3.2  # so that the legend fits
 
@@ -30,52 +32,52 @@ class ScalingBar:
 
     @property
     def values(self) -> dict[str, float]:
-        every = {kind: getattr(self, kind) for kind in KINDS}
+        every = {kind: getattr(self, kind) for kind in LOOKS}
         return {kind: value for kind, value in every.items() if value is not None}
 
 
-def scaling_bars(
-    bars: Sequence[ScalingBar] | Mapping[str, Sequence[ScalingBar]], *, title: str = ""
-) -> Picture:
-    """Draw a group of bars for each configuration; with `{panel: bars}` in panels side by side.
+def scaling_bars(panels: Mapping[str, Sequence[ScalingBar]], *, title: str = "") -> Picture:
+    """Draw a group of bars for each configuration, in panels side by side.
 
     The kinds that no bar has take no room, and no line in the legend.
     """
-    panels = dict(bars) if isinstance(bars, Mapping) else {"": bars}
-    wide = sum(map(_inches, panels.values())) + 0.7
-    size = (max(wide, NARROWEST), HIGH)
-    return draw(size, _in_words(panels), lambda figure: _paint(figure, panels), title)
-
-
-def _every(panels: Mapping[str, Sequence[ScalingBar]]) -> list[ScalingBar]:
-    return [bar for bars in panels.values() for bar in bars]
+    words = {
+        name: [
+            f"{' '.join(bar.label.split())}: "
+            + ", ".join(f"{kind} {value:.3g} %" for kind, value in bar.values.items())
+            for bar in bars
+        ]
+        for name, bars in panels.items()
+    }
+    alt = in_words("Scaling efficiency", words, between="; ")
+    size = (max(sum(map(_inches, panels.values())) + 0.7, NARROWEST), HIGH)
+    return draw(size, alt, lambda figure: _paint(figure, panels), title)
 
 
 def _kinds(bars: Sequence[ScalingBar]) -> list[str]:
     """Those that a panel has, in their fixed order."""
-    return [kind for kind in KINDS if any(kind in bar.values for bar in bars)]
+    return [kind for kind in LOOKS if any(kind in bar.values for bar in bars)]
 
 
 def _inches(bars: Sequence[ScalingBar]) -> float:
-    label = max(len(line) for bar in bars for line in bar.label.splitlines() or [""])
-    return len(bars) * max(WIDE * len(_kinds(bars)) + BETWEEN, 0.075 * label + 0.1)
+    letters = max(len(line) for bar in bars for line in bar.label.splitlines() or [""])
+    return len(bars) * max(WIDE * len(_kinds(bars)) + BETWEEN, 0.075 * letters + 0.1)
 
 
 def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]]) -> None:
     ratios = [_inches(bars) for bars in panels.values()]
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True, width_ratios=ratios)[0]
-    top = max([100.0, *(value for bar in _every(panels) for value in bar.values.values())])
+    every = [bar for bars in panels.values() for bar in bars]
+    top = max([100.0, *(value for bar in every for value in bar.values.values())])
     for axis, (name, bars) in zip(axes, panels.items(), strict=True):
         kinds = _kinds(bars)
         share = _inches(bars) / len(bars)  # inches that a group has
         for i, bar in enumerate(bars):
             for kind, value in bar.values.items():
                 at = i + (kinds.index(kind) - (len(kinds) - 1) / 2) * WIDE / share
-                axis.bar(at, value, width=0.92 * WIDE / share, color=FILLS[kind], edgecolor=INK,
-                         hatch=PATTERNS[kind], linewidth=0.6)  # fmt: skip
-                axis.text(at, value + 0.01 * top, f"{value:.0f}", ha="center", va="bottom",
-                          color=INK, fontsize=8,
-                          bbox={"facecolor": CARD, "edgecolor": "none", "pad": 0.4})  # fmt: skip
+                axis.bar(at, value, width=0.92 * WIDE / share, linewidth=0.6, **LOOKS[kind])
+                paper = {"facecolor": CARD, "edgecolor": "none", "pad": 0.4}
+                label(axis, at, value + 0.01 * top, f"{value:.0f}", va="bottom", bbox=paper)
         axis.axhline(100, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
         axis.set_xlim(-0.55, len(bars) - 0.45)
         axis.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
@@ -83,20 +85,4 @@ def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]]) -> None:
         axis.tick_params(axis="x", length=0, labelcolor=INK)
     axes[0].set_ylim(0, 1.12 * top)  # of all panels, since they share it
     axes[0].set_ylabel("efficiency, %")
-    looks = {
-        kind: {"facecolor": FILLS[kind], "hatch": PATTERNS[kind], "edgecolor": INK}
-        for kind in _kinds(_every(panels))
-    }
-    legend(figure, looks)
-
-
-def _in_words(panels: Mapping[str, Sequence[ScalingBar]]) -> str:
-    told = []
-    for name, bars in panels.items():
-        groups = [
-            f"{' '.join(bar.label.split())}: "
-            + ", ".join(f"{kind} {value:.3g} %" for kind, value in bar.values.items())
-            for bar in bars
-        ]
-        told.append(f"{name + ': ' if name else ''}{'; '.join(groups)}.")
-    return f"Scaling efficiency. {' '.join(told)}"
+    legend(figure, {kind: LOOKS[kind] for kind in _kinds(every)})

@@ -8,11 +8,11 @@ between the gathers and the reduce-scatters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from course_lib.figures.colours import CARD, QUIET, REPLICATED, Picture, draw
-from course_lib.figures.shapes import arrow, chip, label
+from course_lib.figures.shapes import arrow, chip, in_inches, label, rounded, runs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD = "forward", "backward"
 GATHER, SCATTER = "all_gather", "reduce_scatter"
-LEGEND = 0.3  # inches
+LEGEND, LEFT, TOP = 0.3, 1.05, 0.72  # inches: height of the legend; left and middle of the first
 WIDE, HIGH, GAP = 0.8, 0.4, 0.2  # a part's box and the space beside it, in inches
 FLAG = 0.36  # a collective's flag below it
 
@@ -66,19 +66,16 @@ def follow(parts: Mapping[str, nn.Module], book: Book) -> Iterator[list[Visit]]:
         calls = tuple(Call(r.op, r.axis, r.elements) for r in book.records[first:])
         visits.append(Visit(part, phase, calls))
 
-    hooks = []
-    for name, module in parts.items():
-        hooks += [
-            module.register_forward_pre_hook(lambda *_, name=name: enter(name, FORWARD)),
-            module.register_forward_hook(lambda *_: leave()),
-            module.register_full_backward_pre_hook(lambda *_, name=name: enter(name, BACKWARD)),
-            module.register_full_backward_hook(lambda *_: leave()),
-        ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in parts.items():
+            for hook in (
+                module.register_forward_pre_hook(lambda *_, name=name: enter(name, FORWARD)),
+                module.register_forward_hook(lambda *_: leave()),
+                module.register_full_backward_pre_hook(lambda *_, name=name: enter(name, BACKWARD)),
+                module.register_full_backward_hook(lambda *_: leave()),
+            ):
+                hooks.callback(hook.remove)
         yield visits
-    finally:
-        for hook in hooks:
-            hook.remove()
     booked, seen = len(book.records) - start, sum(len(visit.calls) for visit in visits)
     if booked != seen:
         raise ValueError(
@@ -105,10 +102,9 @@ def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> P
     lanes = {phase: visits for phase, visits in lanes.items() if visits}
     width = len(names) * (WIDE + GAP) + 1.1
     striped = token_sharded(lanes[FORWARD])
-    height = 0.55 + sum(map(_height, lanes.values()))
-    height += LEGEND if striped else 0.0
+    size = (width, 0.55 + sum(map(_height, lanes.values())) + LEGEND * bool(striped))
     alt = _in_words(lanes, striped)
-    return draw((width, height), alt, lambda figure: _paint(figure, lanes, names, striped), title)
+    return draw(size, alt, lambda figure: _paint(figure, lanes, names, striped), title)
 
 
 def token_sharded(forward: Sequence[Visit]) -> set[int]:
@@ -128,36 +124,28 @@ def token_sharded(forward: Sequence[Visit]) -> set[int]:
 
 
 def _paint(figure, lanes, names: list[str], striped: set[int]) -> None:
-    axis = figure.subplots()
-    bottom = 0.25 - sum(map(_height, lanes.values()))
-    axis.set_xlim(-1.0, len(names) * (WIDE + GAP))
-    axis.set_ylim(bottom - (LEGEND if striped else 0.0), 0.65)
-    if striped:
-        _legend(axis, bottom - 0.05)
-    axis.axis("off")
-    for group, start, stop in _groups(names):
-        left, right = start * (WIDE + GAP), stop * (WIDE + GAP) - GAP
-        axis.plot([left, right], [0.36, 0.36], color=QUIET, linewidth=1.0)
-        middle = (left + right) / 2
-        axis.text(middle, 0.42, group, ha="center", va="bottom", fontsize=9)
-    y = 0.0
+    axis, y = in_inches(figure), TOP
+    lefts = [LEFT + column * (WIDE + GAP) for column in range(len(names))]
+    for group, start, stop in runs(name.rpartition(".")[0] for name in names):
+        if group:
+            left, right = lefts[start], lefts[stop - 1] + WIDE
+            axis.plot([left, right], [TOP - 0.36] * 2, color=QUIET, linewidth=1.0)
+            label(axis, (left + right) / 2, TOP - 0.42, group, va="bottom", fontsize=9)
     for phase, visits in lanes.items():
-        axis.text(
-            -0.1,
-            y,
-            f"{phase}\n{'→' if phase == FORWARD else '←'}",
-            ha="right",
-            va="center",
-            fontsize=9,
-        )
-        for column, visit in enumerate(visits):
-            left = column * (WIDE + GAP)
+        words = f"{phase}\n{'→' if phase == FORWARD else '←'}"
+        label(axis, LEFT - 0.1, y, words, ha="right", fontsize=9)
+        for column, (left, visit) in enumerate(zip(lefts, visits, strict=True)):
             _part(axis, left, y, visit, column in striped)
-            if column + 1 < len(visits):
-                ends = (left + WIDE, left + WIDE + GAP)
-                start, stop = ends if phase == FORWARD else ends[::-1]
-                arrow(axis, (start, y), (stop, y), linewidth=1.1, mutation_scale=8)
-        y -= _height(visits)
+            if column:
+                ends = [(left - GAP, y), (left, y)]
+                look = {"linewidth": 1.1, "mutation_scale": 8}
+                arrow(axis, *(ends if phase == FORWARD else ends[::-1]), **look)
+        y += _height(visits)
+    if striped:
+        words = ("all tokens on every rank", "tokens sharded over the ranks")
+        for left, its_own in ((LEFT, False), (LEFT + 2.0, True)):
+            _box(axis, left, y - 0.2, 0.28, 0.16, its_own)
+            axis.text(left + 0.36, y - 0.2, words[its_own], va="center", fontsize=8)
 
 
 def _height(visits: list[Visit]) -> float:
@@ -167,22 +155,9 @@ def _height(visits: list[Visit]) -> float:
 
 def _box(axis, left: float, y: float, wide: float, high: float, striped: bool) -> None:
     """Grey where every rank has all tokens, white with stripes where it has a shard of them."""
-    from matplotlib.patches import FancyBboxPatch
-
-    shape = f"round,pad=0,rounding_size={min(0.06, high / 4)}"
     look = {"facecolor": CARD if striped else REPLICATED, "edgecolor": QUIET, "linewidth": 0.8}
-    hatch = "---" if striped else ""
-    axis.add_patch(FancyBboxPatch((left, y - high / 2), wide, high, boxstyle=shape, hatch=hatch,
-                                  **look))  # fmt: skip
-
-
-def _legend(axis, y: float) -> None:
-    for left, striped, words in (
-        (0.0, False, "all tokens on every rank"),
-        (2.0, True, "tokens sharded over the ranks"),
-    ):
-        _box(axis, left, y, 0.28, 0.16, striped)
-        axis.text(left + 0.36, y, words, va="center", fontsize=8)
+    look["hatch"] = "---" if striped else ""
+    rounded(axis, left, y - high / 2, wide, high, min(0.06, high / 4), **look)
 
 
 def _part(axis, left: float, y: float, visit: Visit, striped: bool) -> None:
@@ -191,20 +166,8 @@ def _part(axis, left: float, y: float, visit: Visit, striped: bool) -> None:
     name = visit.part.rpartition(".")[2]
     label(axis, left + WIDE / 2, y, name, on=CARD if striped else REPLICATED)
     for i, call in enumerate(visit.calls):
-        below = y - HIGH / 2 - 0.22 - FLAG * i
+        below = y + HIGH / 2 + 0.22 + FLAG * i
         chip(axis, left + WIDE / 2, below, f"{call.op}\n{call.elements:,}", True, fontsize=7)
-
-
-def _groups(names: list[str]) -> list[tuple[str, int, int]]:
-    """Runs of neighbours with the same prefix: its name, and its first and last column plus one."""
-    found: list[tuple[str, int, int]] = []
-    for column, name in enumerate(names):
-        prefix = name.rpartition(".")[0]
-        if prefix and found and found[-1][0] == prefix and found[-1][2] == column:
-            found[-1] = (prefix, found[-1][1], column + 1)
-        elif prefix:
-            found.append((prefix, column, column + 1))
-    return found
 
 
 def _in_words(lanes: dict[str, list[Visit]], striped: set[int]) -> str:

@@ -10,38 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from course_lib.figures.colours import Picture, dashes_of_method, draw, line_of_method
+from course_lib.figures.colours import Picture, draw, line_look
 
 
 def schedules(lines: Mapping[str, Sequence[float]], *, title: str = "") -> Picture:
     """Draw `lines[name][n]`, the learning rate of update n."""
-    return draw((6.4, 3.2), _in_words(lines), lambda figure: _paint(figure, lines), title)
-
-
-def _paint(figure, lines: Mapping[str, Sequence[float]]) -> None:
-    axis = figure.subplots()
-    for i, (name, rates) in enumerate(lines.items()):
-        mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
-        axis.plot(range(len(rates)), rates, label=name, color=line_of_method(i), marker=mark,
-                  linewidth=2.2 if i == 0 else 1.3, linestyle=dashes_of_method(i),
-                  drawstyle="steps-post" if staircase(rates) else "default")  # fmt: skip
-    axis.set_ylim(bottom=0)
-    axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_xlabel("update")
-    axis.set_ylabel("learning rate")
-    axis.grid()
-    if len(lines) > 1:
-        axis.legend()
-
-
-def staircase(rates: Sequence[float]) -> bool:
-    """Whether they stay on three levels or more, with nothing between one and the next."""
-    changed = [a != b for a, b in pairwise(rates)]
-    return sum(changed) > 1 and not any(a and b for a, b in pairwise(changed))
-
-
-def _in_words(lines: Mapping[str, Sequence[float]]) -> str:
     told = []
     for name, rates in lines.items():
         top = max(rates)
@@ -51,4 +24,27 @@ def _in_words(lines: Mapping[str, Sequence[float]]) -> str:
             f"{name} begins at {rates[0]:.3g}, is highest with {top:.3g} at update "
             f"{first}, and ends at {rates[-1]:.3g}"
         )
-    return f"Learning rate by update: {'; '.join(told)}."
+    words = f"Learning rate by update: {'; '.join(told)}."
+    return draw((6.4, 3.2), words, lambda figure: _paint(figure, lines), title)
+
+
+def _paint(figure, lines: Mapping[str, Sequence[float]]) -> None:
+    axis = figure.subplots()
+    for i, (name, rates) in enumerate(lines.items()):
+        look = line_look(i, linewidth=1.3 if i else 2.2)
+        look["drawstyle"] = "steps-post" if staircase(rates) else "default"
+        mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
+        axis.plot(range(len(rates)), rates, label=name, marker=mark, **look)
+    axis.set_ylim(bottom=0)
+    axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set(xlabel="update", ylabel="learning rate")
+    axis.grid()
+    if len(lines) > 1:
+        axis.legend()
+
+
+def staircase(rates: Sequence[float]) -> bool:
+    """Whether they stay on three levels or more, with nothing between one and the next."""
+    changed = [a != b for a, b in pairwise(rates)]
+    return sum(changed) > 1 and not any(a and b for a, b in pairwise(changed))

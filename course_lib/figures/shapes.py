@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
-from course_lib.figures.colours import CARD, INK, QUIET, TITLE, ink_on
+from course_lib.figures.colours import CARD, INK, QUIET, TITLE, ink_on, of_rank, rank_look
 
 
 def in_inches(figure):
@@ -13,8 +14,7 @@ def in_inches(figure):
     above = TITLE if figure.get_suptitle() else 0.0
     figure.set_layout_engine("none")
     axis = figure.add_axes((0, 0, 1, 1))
-    axis.set_xlim(0, wide)
-    axis.set_ylim(high - above, -above)
+    axis.set(xlim=(0, wide), ylim=(high - above, -above))
     axis.axis("off")
     return axis
 
@@ -23,6 +23,46 @@ def box(axis, left: float, top: float, wide: float, high: float, **look) -> None
     from matplotlib.patches import Rectangle
 
     axis.add_patch(Rectangle((left, top), wide, high, **look))
+
+
+def rounded(axis, left: float, top: float, wide: float, high: float, radius=0.08, **look) -> None:
+    """A box with round corners."""
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = f"round,pad=0,rounding_size={radius}"
+    axis.add_patch(FancyBboxPatch((left, top), wide, high, boxstyle=shape, **look))
+
+
+def rank_box(axis, at: Sequence[float], rank: int, words: str = "", edge=0.0, **look) -> None:
+    """A rank's box, `at` (left, top, wide, high), with words in its middle."""
+    left, top, wide, high = at
+    box(axis, *at, **{**rank_look(rank), "linewidth": edge})
+    if words:
+        label(axis, left + wide / 2, top + high / 2, words, on=of_rank(rank), **look)
+
+
+def stripe(axis, left: float, top: float, side: float, by: str, rank: int, n: int, **look) -> None:
+    """What rank of n holds of a square weight that is sharded `by` "columns" or "rows"."""
+    step = side / n
+    if by == "columns":
+        box(axis, left + rank * step, top, step, side, **{**rank_look(rank), **look})
+    else:
+        box(axis, left, top + rank * step, side, step, **{**rank_look(rank), **look})
+
+
+def tiled(axis, columns: int, rows: int, under: Sequence = (), beside: Sequence = ()) -> None:
+    """An axis of square tiles without a frame; names under the columns and beside the rows."""
+    axis.set(xlim=(-0.05, columns + 0.05), ylim=(rows + 0.05, -0.05), aspect="equal")
+    axis.set_xticks([column + 0.5 for column in range(len(under))], under)
+    axis.set_yticks([row + 0.5 for row in range(len(beside))], beside)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+
+
+def nothing_held(axis, left: float, top: float, wide: float, high: float) -> None:
+    """A dotted outline: nothing is in memory there."""
+    look = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
+    box(axis, left, top, wide, high, **look)
 
 
 def label(axis, x: float, y: float, words: str, on: str = "", **look) -> None:
@@ -45,6 +85,16 @@ def arrow(axis, start: tuple[float, float], stop: tuple[float, float], **look) -
     style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
     above = look.pop("zorder", 3)
     axis.annotate("", stop, start, arrowprops={**style, **look}, zorder=above)
+
+
+def runs(keys: Iterable) -> list[tuple]:
+    """Neighbours that are equal: what they are, from which place, and up to which."""
+    found, start = [], 0
+    for key, group in groupby(keys):
+        stop = start + len(list(group))
+        found.append((key, start, stop))
+        start = stop
+    return found
 
 
 def legend(figure, looks: Mapping[str, Mapping], *more, ncols: int = 0) -> None:
@@ -70,8 +120,7 @@ def stacked(axis, ways: Mapping[str, Sequence[float]], looks: Mapping[str, Mappi
                 label(axis, left + wide / 2, y, write(wide), on=shade, fontweight="bold")
             left += wide
         axis.text(left + 0.012 * most, y, write(left), va="center", fontweight="bold")
-    axis.set_xlim(0, 1.15 * most)
-    axis.set_ylim(len(ways) - 0.45, -0.55)
+    axis.set(xlim=(0, 1.15 * most), ylim=(len(ways) - 0.45, -0.55))
     axis.set_yticks(range(len(ways)), list(ways), color=INK)
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_color(QUIET)

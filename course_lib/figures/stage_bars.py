@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.figures.colours import CARD, Picture, draw, method
+from course_lib.figures.colours import CARD, Picture, draw, in_words, method
 from course_lib.figures.shapes import stacked
 
 GIGA = 1e9  # a GB is 10⁹ bytes, as in the paper
@@ -70,24 +70,26 @@ def stage_bars(
     `precision`: "float32"; "bf16" with a float32 master copy of the parameters; or "bf16, float32
     gradients" as Megatron keeps them (18 bytes a parameter with Adam).
     """
-    held = [
-        {kind: nbytes * parameters / GIGA for kind, nbytes in row.items()}
-        for row in (
-            stage_bytes(s, ranks, precision=precision, optimizer=optimizer) for s in range(4)
-        )
-    ]
+    held = {}
+    for number, stage in enumerate(STAGES):
+        each = stage_bytes(number, ranks, precision=precision, optimizer=optimizer)
+        held[stage] = {kind: nbytes * parameters / GIGA for kind, nbytes in each.items()}
     if title is None:
         title = f"{counted(parameters)} parameters on {ranks} ranks, {precision}, {optimizer}"
 
     def paint(figure) -> None:
         axis = figure.subplots()
-        ways = {stage: list(row.values()) for stage, row in zip(STAGES, held, strict=True)}
+        ways = {stage: list(row.values()) for stage, row in held.items()}
         looks = {kind: {"facecolor": shade, "edgecolor": CARD} for kind, shade in SHADES.items()}
         stacked(axis, ways, looks, gigabytes)
         axis.set_xlabel("GB on each rank (1 GB = 10⁹ bytes)")
         axis.xaxis.set_major_formatter(lambda x, _: gigabytes(x) if x else "0")
 
-    return draw(SIZE, _in_words(held), paint, title)
+    words = {}
+    for stage, row in held.items():
+        parts = [f"{kind} {gigabytes(value)}" for kind, value in row.items() if value]
+        words[stage] = [f"{gigabytes(sum(row.values()))} GB", *parts]
+    return draw(SIZE, in_words("GB that each rank holds", words), paint, title)
 
 
 def counted(parameters: float) -> str:
@@ -101,13 +103,3 @@ def counted(parameters: float) -> str:
 def gigabytes(value: float) -> str:
     """To one decimal; what is below 1 to two digits."""
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}".removesuffix(".0")
-
-
-def _in_words(held: list[dict[str, float]]) -> str:
-    told = [
-        f"{stage}: {gigabytes(sum(row.values()))} GB, "
-        + ", ".join(f"{kind} {gigabytes(value)}" for kind, value in row.items() if value)
-        + "."
-        for stage, row in zip(STAGES, held, strict=True)
-    ]
-    return f"GB that each rank holds. {' '.join(told)}"

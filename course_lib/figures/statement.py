@@ -6,7 +6,8 @@ picture before the derivation. Lessons 02 to 11 begin with one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from course_lib.figures.colours import (
     CARD,
@@ -17,16 +18,13 @@ from course_lib.figures.colours import (
     draw,
     of_rank,
     rank_look,
-    smaller,
 )
 from course_lib.figures.needed import Move
 from course_lib.figures.shapes import arrow, box, chip, in_inches, label
 from course_lib.figures.statement_rows import (
-    LOCAL,
     NONE,
     Cell,
     Sheets,
-    Step,
     axis_sizes,
     caption,
     in_words,
@@ -34,12 +32,35 @@ from course_lib.figures.statement_rows import (
     sheets,
     steps,
 )
+from course_lib.layout import Layout
 
 LENGTHS = {"b": 0.62, "f": 1.25, "v": 1.3, "d": 0.5}  # inches; other dims have the next
 LENGTH, THIN, FOLDED = 0.82, 0.27, 0.92  # of a dim, of a row vector, of two folded dims
 SHEET, GAP, MOVE, LINE = 0.1, 0.06, 1.2, 0.16  # between sheets, between sequences; an arrow; text
-MONO = "DejaVu Sans Mono"
 SHOWN = 8  # ranks in the legend
+
+
+class Item(NamedTuple):
+    """What comes next in a drawn row: a tensor, `size` inches large, with words below it, or a sign
+    or collectives."""
+
+    board: Sheets | None = None
+    size: tuple[float, float] = (0.0, 0.0)
+    words: Sequence[str] = ()
+    sign: str = ""
+    moves: Sequence[Move] = ()
+
+    @property
+    def spread(self) -> float:
+        """From the first sheet to the last."""
+        return SHEET * (len(self.board.cells) - 1)
+
+    @property
+    def wide(self) -> float:
+        if self.board is None:
+            return MOVE if self.moves or self.sign == "→" else 0.9 if self.sign == NONE else 0.3
+        letters = (0.087 * len(str(self.board.layout)), *(0.07 * len(line) for line in self.words))
+        return max(self.size[0] + self.spread + 0.42, max(letters) + 0.12)
 
 
 def statement(
@@ -57,40 +78,66 @@ def statement(
     changes from one statement to the next, with its collective. `lengths`: inches of a dim.
     """
     rows = steps([texts] if isinstance(texts, str) else list(texts))
-    sizes = axis_sizes([s.layout for row in rows for s in row if s.layout], axes)
-    boards = [[sheets(s.layout, sizes) if s.layout else None for s in row] for row in rows]
-    every = [board for row in boards for board in row if board]
-    inches = _inches(every, {**LENGTHS, **(lengths or {})})
-    widths = [
-        [_wide(step, board, inches, sizes) for step, board in zip(row, own, strict=True)]
-        for row, own in zip(rows, boards, strict=True)
+    layouts = [step.layout for row in rows for step in row if step.layout]
+    sizes = axis_sizes(layouts, axes)
+    boards = {layout: sheets(layout, sizes) for layout in layouts}
+    inches = _inches(boards.values(), {**LENGTHS, **(lengths or {})})
+    items = [
+        [
+            Item(boards[s.layout], _size(s.layout, inches), caption(s.layout, sizes))
+            if s.layout
+            else Item(sign=s.sign, moves=s.moves)
+            for s in row
+        ]
+        for row in rows
     ]
-    highs = [max(_box(b, inches)[1] + _spread(b) for b in row if b) for row in boards]
-    lines = [max(len(caption(s.layout, sizes)) for s in row if s.layout) for row in rows]
-    heights = [high + 0.58 + LINE * n for high, n in zip(highs, lines, strict=True)]
-    across = max(4.6, *map(sum, widths)) + 0.3
-    legend = _lines(_entries(every, sizes), across - 0.2)
-    down = sum(heights) + 0.2 + 0.22 * len(legend)
+    across, down = size_of(items)
+    entries = _entries(list(boards.values()), sizes)
+    each = 0.46 + 0.064 * max(len(words) for _, words in entries)  # inches
+    fit = max(1, int((max(across, 4.9) - 0.5) / each))
+    legend = [entries[i : i + fit] for i in range(0, len(entries), fit)]
 
     def paint(figure) -> None:
-        axis, top = in_inches(figure), 0.08
-        for i, row in enumerate(rows):
-            left, middle = 0.15, top + 0.22 + highs[i] / 2
-            for step, board, wide in zip(row, boards[i], widths[i], strict=True):
-                if board:
-                    words = caption(board.layout, sizes)
-                    _tensor(axis, board, left + wide / 2, middle, highs[i], inches, words)
-                else:
-                    between(axis, step.moves, step.sign, left, left + wide, middle)
-                left += wide
-            top += heights[i]
-        for i, entries in enumerate(legend):
-            _legend(axis, entries, top + 0.14 + 0.22 * i)
+        axis = in_inches(figure)
+        paint_rows(axis, items)
+        for i, line in enumerate(legend):
+            y = down + 0.02 + 0.22 * i
+            for k, (ranks, words) in enumerate(line):
+                _block(axis, ranks, (0.2 + k * each, y - 0.08, 0.24, 0.16), not ranks)
+                axis.text(0.5 + k * each, y, words, va="center", fontsize=7.5)
 
-    return smaller(draw((across, down), in_words(rows, sizes), paint, title))
+    size = (max(across, 4.9), down + 0.22 * len(legend))
+    return draw(size, in_words(rows, sizes), paint, title, few_colours=256)
 
 
-def between(
+def size_of(rows: Sequence[Sequence[Item]]) -> tuple[float, float]:
+    """How wide and high rows are together, with a margin."""
+    across = max(sum(item.wide for item in row) for row in rows)
+    return across + 0.3, sum(map(_high, rows)) + 0.2
+
+
+def _highest(row: Sequence[Item]) -> float:
+    return max(item.size[1] + item.spread for item in row if item.board)
+
+
+def _high(row: Sequence[Item]) -> float:
+    return _highest(row) + 0.58 + LINE * max(len(item.words) for item in row)
+
+
+def paint_rows(axis, rows: Sequence[Sequence[Item]]) -> None:
+    top = 0.08
+    for row in rows:
+        left, middle = 0.15, top + 0.22 + _highest(row) / 2
+        for item in row:
+            if item.board:
+                _tensor(axis, item, left + item.wide / 2, middle, middle + _highest(row) / 2 + 0.14)
+            else:
+                _between(axis, item.moves, item.sign, left, left + item.wide, middle)
+            left += item.wide
+        top += _high(row)
+
+
+def _between(
     axis, moves: Sequence[Move], sign: str, left: float, right: float, middle: float
 ) -> None:
     """A sign, or an arrow that carries its collectives: dark where a message is sent."""
@@ -103,16 +150,15 @@ def between(
         label(axis, centre, middle, sign, fontsize=13)
         return
     arrow(axis, (left + 0.02, middle), (right - 0.08, middle))
-    sends = any(move.sends for move in moves)
-    text = "\n".join(
+    words = [
         f"{m.op}\nover {m.axis}" if m.sends else f"{m.op} over {m.axis}\n(no message)"
         for m in moves
-    )
-    words = text or f"{LOCAL}\n(no message)"
-    chip(axis, centre - 0.03, middle - 0.12, words, sends, va="bottom")
+    ] or ["local\n(no message)"]
+    sends = any(move.sends for move in moves)
+    chip(axis, centre - 0.03, middle - 0.12, "\n".join(words), sends, va="bottom")
 
 
-def _inches(boards: Sequence[Sheets], lengths: Mapping[str, float]) -> dict[str, float]:
+def _inches(boards: Iterable[Sheets], lengths: Mapping[str, float]) -> dict[str, float]:
     """How long each dim, and each pair of folded dims, is drawn: the same in all tensors, with
     room for the label of every block."""
     found: dict[str, float] = {}
@@ -127,45 +173,32 @@ def _inches(boards: Sequence[Sheets], lengths: Mapping[str, float]) -> dict[str,
     return found
 
 
-def _box(board: Sheets, inches: Mapping[str, float]) -> tuple[float, float]:
-    *rows, last = (dim.name for dim in board.layout.dims)
+def _size(layout: Layout, inches: Mapping[str, float]) -> tuple[float, float]:
+    *rows, last = (dim.name for dim in layout.dims)
     return inches[last], inches["·".join(rows)] if rows else THIN
 
 
-def _spread(board: Sheets) -> float:
-    return SHEET * (len(board.cells) - 1)
-
-
-def _wide(step: Step, board: Sheets | None, inches, sizes) -> float:
-    if board is None:
-        return MOVE if step.moves or step.sign == "→" else 0.9 if step.sign == NONE else 0.3
-    words = caption(step.layout, sizes)
-    text = max(0.087 * len(str(step.layout)), *(0.07 * len(line) for line in words))
-    return max(_box(board, inches)[0] + _spread(board) + 0.42, text + 0.12)
-
-
-def _tensor(axis, board: Sheets, centre, middle, high, inches, lines) -> None:
-    size, spread = _box(board, inches), _spread(board)
+def _tensor(axis, item: Item, centre: float, middle: float, below: float) -> None:
+    board, size, spread = item.board, item.size, item.spread
     left, top = centre - (size[0] + spread) / 2, middle - (size[1] + spread) / 2
     for i in reversed(range(len(board.cells))):  # the first rank's sheet in front
         for cell in board.cells[i]:
             at = _place(board, cell, (left + SHEET * i, top + spread - SHEET * i), size)
             _block(axis, cell.ranks, at, board.replicated)
-    corner = (left, top + spread)
     for cell, words in zip(board.cells[0], labels_of(board), strict=True):
-        x, y, w, h = _place(board, cell, corner, size)
+        x, y, w, h = _place(board, cell, (left, top + spread), size)
         several = board.replicated or len(cell.ranks) > 1
         paper = REPLICATED if board.replicated else CARD if several else of_rank(cell.ranks[0])
-        label(axis, x + w / 2, y + h / 2, words, on=paper, fontweight="bold")
+        if w and h:
+            label(axis, x + w / 2, y + h / 2, words, on=paper, fontweight="bold")
     names = [dim.name for dim in board.layout.dims]
     look = {"color": QUIET, "style": "italic"}
     label(axis, left + size[0] / 2 + spread, top - 0.1, names[-1], **look)
     if len(names) > 1:
         beside = top + spread + size[1] / 2
         label(axis, left - 0.1, beside, "·".join(names[:-1]), rotation=90, **look)
-    below = middle + high / 2 + 0.14
-    label(axis, centre, below, str(board.layout), fontsize=9, family=MONO)
-    for i, line in enumerate(lines):
+    label(axis, centre, below, str(board.layout), fontsize=9, family="DejaVu Sans Mono")
+    for i, line in enumerate(item.words):
         label(axis, centre, below + 0.18 + LINE * i, line, color=QUIET)
 
 
@@ -183,12 +216,13 @@ def labels_of(board: Sheets) -> list[str]:
 
 def _place(board: Sheets, cell: Cell, corner, size) -> tuple[float, float, float, float]:
     """Left, top, width and height of a block; between sequences there is a gap."""
-    sequences = board.rows // board.every
+    wides, highs = board.wides or (1,) * board.columns, board.highs or (1,) * board.rows
     gap = GAP if len(board.layout.dims) > 2 else 0.0
-    high = (size[1] - gap * (sequences - 1)) / board.rows
-    wide = size[0] / board.columns
-    y = corner[1] + cell.row * high + (cell.row // board.every) * gap
-    return corner[0] + cell.column * wide, y, wide, high
+    one_wide = size[0] / sum(wides)
+    one_high = (size[1] - gap * (board.rows // board.every - 1)) / sum(highs)
+    x = corner[0] + one_wide * sum(wides[: cell.column])
+    y = corner[1] + one_high * sum(highs[: cell.row]) + gap * (cell.row // board.every)
+    return x, y, one_wide * wides[cell.column], one_high * highs[cell.row]
 
 
 def _block(axis, ranks: Sequence[int], at, replicated: bool) -> None:
@@ -199,12 +233,10 @@ def _block(axis, ranks: Sequence[int], at, replicated: bool) -> None:
     if replicated:
         box(axis, *at, facecolor=REPLICATED, edgecolor=EDGE, linewidth=0.6)
         return
-    n = len(ranks)
+    n, slant = len(ranks), w if len(ranks) > 1 else 0.0
     for i, rank in enumerate(ranks):
-        start, stop = 2 * i / n * w, 2 * (i + 1) / n * w
-        corners = [(x + start, y), (x + stop, y), (x + stop - w, y + h), (x + start - w, y + h)]
-        if n == 1:
-            corners = [(x, y), (x + w, y), (x + w, y + h), (x, y + h)]
+        start, stop = x + i / n * (w + slant), x + (i + 1) / n * (w + slant)
+        corners = [(start, y), (stop, y), (stop - slant, y + h), (start - slant, y + h)]
         band = Polygon(corners, **rank_look(rank))
         axis.add_patch(band)
         band.set_clip_path(Rectangle((x, y), w, h, transform=axis.transData))
@@ -216,8 +248,8 @@ def _entries(boards: Sequence[Sheets], sizes: Mapping[str, int]) -> list[tuple[t
     world = boards[0].world
     found: list[tuple[tuple, str]] = []
     for rank in range(min(world, SHOWN)):
-        where = ", ".join(f"{axis} {at}" for axis, at in place(rank, sizes))
-        found.append(((rank,), f"rank {rank} ({where})" if len(sizes) > 1 else f"rank {rank}"))
+        where = f" ({place(rank, sizes)})" if len(sizes) > 1 else ""
+        found.append(((rank,), f"rank {rank}{where}"))
     cells = [cell for board in boards for sheet in board.cells for cell in sheet]
     shared = next((c.ranks for c in cells if 1 < len(c.ranks) < world), None)
     if shared:
@@ -225,26 +257,3 @@ def _entries(boards: Sequence[Sheets], sizes: Mapping[str, int]) -> list[tuple[t
     if any(board.replicated for board in boards):
         found.append(((), "all: replicated"))
     return found
-
-
-def _long(entry: tuple[tuple, str]) -> float:
-    return 0.46 + 0.064 * len(entry[1])
-
-
-def _lines(entries: list[tuple[tuple, str]], across: float) -> list[list[tuple[tuple, str]]]:
-    """The legend, broken where a line is full."""
-    lines: list[list[tuple[tuple, str]]] = [[]]
-    for entry in entries:
-        if lines[-1] and sum(map(_long, [*lines[-1], entry])) > across:
-            lines.append([])
-        lines[-1].append(entry)
-    return lines
-
-
-def _legend(axis, entries: Sequence[tuple[tuple, str]], y: float) -> None:
-    left = 0.2
-    for entry in entries:
-        ranks, text = entry
-        _block(axis, ranks, (left, y - 0.08, 0.24, 0.16), not ranks)
-        axis.text(left + 0.3, y, text, va="center", fontsize=7.5)
-        left += _long(entry)

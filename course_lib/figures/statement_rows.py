@@ -13,10 +13,10 @@ from math import prod
 from typing import NamedTuple
 
 from course_lib.figures.needed import Move, check_result, collectives, completed
-from course_lib.layout import Dim, Layout, Statement
+from course_lib.layout import Layout, Statement
 
 ORDER = ("pp", "dp", "cp", "ep", "tp")  # of known axes in the ranks' numbers, outermost first
-LOCAL, NONE = "local", "no collective"
+NONE = "no collective"
 SEQUENCES = 2  # how many of a folded dim are drawn, where it is not sharded
 
 
@@ -60,7 +60,8 @@ def steps(lines: Sequence[str]) -> list[list[Step]]:
         rows.append(row)
     for layout, made_in in last.values():
         if layout.owed and (made_in is not None or len(last) == 1):
-            rows[made_in or 0] += _complete(layout)
+            whole = completed(layout)
+            rows[made_in or 0] += [Step(moves=collectives(layout, whole)), Step(whole)]
     for row in rows:
         if any(s.sign == "=" for s in row) and not any(s.moves for s in row):
             row.append(Step(sign=NONE))
@@ -108,18 +109,15 @@ def in_words(rows: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> str:
     if len(sizes) == 1:
         where = f"Which of {world} ranks holds which block: block i of a sharded dim is on rank i"
     else:
-        mesh = "; ".join(
-            f"rank {r} is {', '.join(f'{a} {c}' for a, c in place(r, sizes))}" for r in range(world)
-        )
+        mesh = "; ".join(f"rank {rank} is {place(rank, sizes)}" for rank in range(world))
         where = f"Which of {world} ranks holds which block, on a mesh where {mesh}"
     told = " ".join(_row(row, sizes) for row in rows)
     return f"{where}; every rank holds all of what is replicated. {told}"
 
 
-def place(rank: int, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
-    """(axis, place on it) of a rank."""
-    found = coordinates(rank, sizes)
-    return [(axis, found[axis]) for axis in sizes]
+def place(rank: int, sizes: Mapping[str, int]) -> str:
+    """Where a rank is on the mesh, in words: "dp 0, tp 1"."""
+    return ", ".join(f"{axis} {at}" for axis, at in coordinates(rank, sizes).items())
 
 
 def _row(row: Sequence[Step], sizes: Mapping[str, int]) -> str:
@@ -128,8 +126,9 @@ def _row(row: Sequence[Step], sizes: Mapping[str, int]) -> str:
         if step.layout:
             said.append(f" {step.layout} ({_tensor(step.layout, sizes)})")
         elif step.moves:
-            moves = " and ".join(map(_move, step.moves))
-            said.append(f": {moves} {'completes' if _sums(step.moves) else 'makes'} it,")
+            moves = " and ".join(map(str, step.moves))
+            sums = any(move.op in ("all-reduce", "reduce-scatter") for move in step.moves)
+            said.append(f": {moves} {'completes' if sums else 'makes'} it,")
         else:
             said.append(_SIGNS[step.sign])
     return "".join(said).strip() + "."
@@ -141,26 +140,11 @@ _SIGNS = {
 }  # fmt: skip
 
 
-def _sums(moves: Sequence[Move]) -> bool:
-    return any(move.op in ("all-reduce", "reduce-scatter") for move in moves)
-
-
-def _move(move: Move) -> str:
-    article = "an" if move.op[0] == "a" else "a"
-    silent = "" if move.sends else " without a message"
-    return f"{article} {move.op} over {move.axis}{silent}"
-
-
 def _tensor(layout: Layout, sizes: Mapping[str, int]) -> str:
     found = ", ".join(caption(layout, sizes))
     for axis in layout.owed:
         found = found.replace("partial sum over", f"partial sum on each of {sizes[axis]} ranks of")
     return found
-
-
-def _complete(layout: Layout) -> list[Step]:
-    whole = completed(layout)
-    return [Step(moves=collectives(layout, whole)), Step(whole)]
 
 
 def _result(inputs: Sequence[Layout], result: Layout) -> list[Step]:
@@ -203,6 +187,8 @@ class Sheets(NamedTuple):
     every: int  # after as many rows comes the next of the folded dim
     cells: tuple[tuple[Cell, ...], ...]  # by sheet
     world: int
+    wides: tuple[int, ...] = ()  # of the columns, in a unit of their own, where they are not equal
+    highs: tuple[int, ...] = ()
 
     @property
     def replicated(self) -> bool:
@@ -211,47 +197,33 @@ class Sheets(NamedTuple):
 
 def sheets(layout: Layout, axes: Mapping[str, int]) -> Sheets:
     """The blocks of `layout`; `axes` holds the size of each axis, outermost first in rank order."""
-    *leading, last = layout.dims if layout.dims else (Dim("1"),)
-    counts = [_units(dim, axes) for dim in leading]
+    world = prod(axes.values())
+    places = [coordinates(rank, axes) for rank in range(world)]
+    *leading, last = layout.dims
+    counts = [prod(axes[axis] for axis in dim.axes) for dim in layout.dims]
+    columns = counts.pop()
     if len(leading) > 1 and counts[-1] > 1:  # each sequence is sharded: show that there are several
         counts[0] = max(counts[0], SEQUENCES)
-    columns = _units(last, axes)
     found = []
     for summand in product(*(range(axes[axis]) for axis in layout.owed)):
         fixed = dict(zip(layout.owed, summand, strict=True))
         cells = []
         for row, units in enumerate(product(*map(range, counts))):
-            at = dict(fixed)
-            for dim, unit in zip(leading, units, strict=True):
-                at |= _coordinates(dim, unit, axes)
             for column in range(columns):
-                here = at | _coordinates(last, column, axes)
-                cells.append(Cell(row, column, _holders(here, axes)))
+                here = dict(fixed)
+                for dim, unit in zip((*leading, last), (*units, column), strict=True):
+                    # which place on each of the dim's axes holds this unit of it
+                    here |= coordinates(unit, {axis: axes[axis] for axis in dim.axes})
+                ranks = [rank for rank, at in enumerate(places) if here.items() <= at.items()]
+                cells.append(Cell(row, column, tuple(ranks)))
         found.append(tuple(cells))
     every = counts[-1] if len(leading) > 1 else prod(counts)
-    return Sheets(layout, prod(counts), columns, every, tuple(found), prod(axes.values()))
+    return Sheets(layout, prod(counts), columns, every, tuple(found), world)
 
 
 def coordinates(rank: int, axes: Mapping[str, int]) -> dict[str, int]:
     """Where a rank is on the mesh: the last axis runs fastest."""
     found = {}
-    for axis, size in reversed(list(axes.items())):
+    for axis, size in reversed(axes.items()):
         rank, found[axis] = divmod(rank, size)
-    return found
-
-
-def _units(dim: Dim, axes: Mapping[str, int]) -> int:
-    return prod(axes[axis] for axis in dim.axes)
-
-
-def _coordinates(dim: Dim, unit: int, axes: Mapping[str, int]) -> dict[str, int]:
-    """Which place on each of the dim's axes holds this unit of it; the first axis is outermost."""
-    found = {}
-    for axis in reversed(dim.axes):
-        unit, found[axis] = divmod(unit, axes[axis])
-    return found
-
-
-def _holders(here: Mapping[str, int], axes: Mapping[str, int]) -> tuple[int, ...]:
-    world = prod(axes.values())
-    return tuple(r for r in range(world) if here.items() <= coordinates(r, axes).items())
+    return dict(reversed(found.items()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, method, of_rank
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, in_words, method, of_rank
 from course_lib.figures.shapes import label, legend
 
 WIDE, ROW, GAP = 7.2, 0.34, 0.45  # inches: of the picture, of a bar with its space, above a stage
@@ -30,20 +30,25 @@ def states(
     `cut[stage]` are the kinds of which each rank holds a piece of its own. Every rank of every
     stage has the same kinds, in one order. `own` says in words what such a piece is.
     """
-    kinds = list(next(iter(stages.values()))[0])
-    stages = {
-        name: [{kind: row[kind] for kind in kinds} for row in ranks]
-        for name, ranks in stages.items()
-    }
+    words = {}
+    for stage, ranks in stages.items():
+        words[stage] = []
+        for rank, row in enumerate(ranks):
+            parts = [
+                f"{kind} {shown(wide)}{f', {own}' if kind in cut.get(stage, ()) else ''}"
+                for kind, wide in row.items()
+                if wide
+            ]
+            words[stage].append(f"rank {rank} {shown(sum(row.values()))}: {'; '.join(parts)}")
+    alt = in_words("Bytes a parameter by rank", words, between=". ")
     rows = sum(len(ranks) for ranks in stages.values())
-    high = ROW * rows + GAP * len(stages) + 0.95
-    size = (WIDE, high)
-    alt = _in_words(stages, cut, own)
-    return draw(size, alt, lambda figure: _paint(figure, stages, cut, kinds), title)
+    size = (WIDE, ROW * rows + GAP * len(stages) + 0.95)
+    return draw(size, alt, lambda figure: _paint(figure, stages, cut), title)
 
 
-def _paint(figure, stages, cut, kinds: list[str]) -> None:
+def _paint(figure, stages, cut) -> None:
     axis = figure.subplots()
+    kinds = next(iter(stages.values()))[0]
     most = max(sum(row.values()) for ranks in stages.values() for row in ranks)
     y, ticks, names = 0.0, [], []
     for stage, ranks in stages.items():
@@ -55,8 +60,7 @@ def _paint(figure, stages, cut, kinds: list[str]) -> None:
             names.append(f"rank {rank}")
             y += 1
         y += GAP / ROW * 0.38
-    axis.set_xlim(0, 1.12 * most)
-    axis.set_ylim(y - 0.5, -0.6)
+    axis.set(xlim=(0, 1.12 * most), ylim=(y - 0.5, -0.6))
     axis.set_yticks(ticks, names)
     axis.set_xlabel("bytes a parameter")
     axis.tick_params(axis="y", length=0)
@@ -83,18 +87,3 @@ def _bar(axis, y: float, rank: int, row, cut: Collection[str], most: float) -> N
 def shown(value: float) -> str:
     """To two decimals, without zeros at the end."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _in_words(stages, cut, own: str) -> str:
-    told = []
-    for stage, ranks in stages.items():
-        lines = []
-        for rank, row in enumerate(ranks):
-            parts = [
-                f"{kind} {shown(wide)}{f', {own}' if kind in cut.get(stage, ()) else ''}"
-                for kind, wide in row.items()
-                if wide
-            ]
-            lines.append(f"rank {rank} {shown(sum(row.values()))}: {'; '.join(parts)}")
-        told.append(f"{stage}: {'. '.join(lines)}.")
-    return f"Bytes a parameter by rank. {' '.join(told)}"

@@ -8,18 +8,19 @@ Lesson 14 draws streamed weights beside a cut model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import cycle
 
-from course_lib.figures.colours import INK, Picture, draw, line_of_method, marker_of_method
+from course_lib.figures.bandwidth import smooth
+from course_lib.figures.colours import INK, Picture, draw, in_words, mark_look
 
-POINTS = 64  # of a model's line
 EVEN = ("--", ":", "-.")
 
 
 def throughput(
     ways: Mapping[str, Mapping[int, float]],
     *,
-    models: Mapping[str, Callable[[float], float]] | None = None,
-    even: Mapping[str, float] | None = None,
+    models: Mapping[str, Callable[[float], float]],
+    even: Mapping[str, float],
     title: str = "",
 ) -> Picture:
     """Draw `ways[way][rows]`, tokens per second measured with so many rows in all.
@@ -27,42 +28,36 @@ def throughput(
     `models[way](rows)` is the line beside a way's points; `even` names batches to be marked, such
     as {"even in bytes": 23, "even in time": 11.5}.
     """
-    models, even = dict(models or {}), dict(even or {})
-    size = (6.4, 3.6)
-    return draw(size, _in_words(ways, even), lambda f: _paint(f, ways, models, even), title)
+    ways = {way: dict(sorted(measured.items())) for way, measured in ways.items()}
+    words = {
+        way: [f"{value:.3g} at {rows} rows" for rows, value in measured.items()]
+        for way, measured in ways.items()
+    }
+    alt = in_words("Tokens per second by rows", words)
+    marks = "; ".join(f"{words} at {rows:.3g} rows" for words, rows in even.items())
+    alt += f" Marked: {marks}." if marks else ""
+    return draw((6.4, 3.6), alt, lambda figure: _paint(figure, ways, models, even), title)
 
 
 def _paint(figure, ways: Mapping, models: Mapping, even: Mapping) -> None:
     axis = figure.subplots()
-    every = sorted({rows for measured in ways.values() for rows in measured} | set(even.values()))
+    measured_at = sorted({rows for measured in ways.values() for rows in measured})
+    ends = [*measured_at, *even.values()]
     for i, (way, measured) in enumerate(ways.items()):
-        rows = sorted(measured)
-        line, colour = "none" if way in models else "-", line_of_method(i)
-        axis.plot(rows, [measured[b] for b in rows], label=way, color=colour, linestyle=line,
-                  marker=marker_of_method(i), markersize=6, linewidth=1.4)  # fmt: skip
+        look = mark_look(i, linestyle="none" if way in models else "-", linewidth=1.4)
+        axis.plot(list(measured), list(measured.values()), label=way, markersize=6, **look)
         if way in models:
-            first, last = every[0], every[-1]
-            between = [first * (last / first) ** (j / (POINTS - 1)) for j in range(POINTS)]
-            axis.plot(between, [models[way](b) for b in between], color=colour, linewidth=1.2)
+            curve = smooth(ends)
+            line = [models[way](rows) for rows in curve]
+            axis.plot(curve, line, color=look["color"], linewidth=1.2)
     axis.set_xscale("log", base=2)
-    axis.set_xticks(sorted({b for m in ways.values() for b in m}))
+    axis.set_xticks(measured_at)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.xaxis.minorticks_off()
     axis.set_yscale("log")
-    for i, (words, rows) in enumerate(even.items()):
-        axis.axvline(rows, color=INK, linewidth=1.0, linestyle=EVEN[i % len(EVEN)],
+    for (words, rows), dashes in zip(even.items(), cycle(EVEN), strict=False):
+        axis.axvline(rows, color=INK, linewidth=1.0, linestyle=dashes,
                      label=f"{words}: {rows:.3g} rows")  # fmt: skip
-    axis.set_xlabel("rows in all, of all ranks")
-    axis.set_ylabel("tokens per second, of all ranks")
+    axis.set(xlabel="rows in all, of all ranks", ylabel="tokens per second, of all ranks")
     axis.grid()
     axis.legend()
-
-
-def _in_words(ways: Mapping, even: Mapping) -> str:
-    told = [
-        f"{way}: {', '.join(f'{value:.3g} at {rows} rows' for rows, value in sorted(m.items()))}."
-        for way, m in ways.items()
-    ]
-    marks = [f"{words} at {rows:.3g} rows" for words, rows in even.items()]
-    marked = f" Marked: {'; '.join(marks)}." if marks else ""
-    return f"Tokens per second by rows. {' '.join(told)}{marked}"

@@ -7,22 +7,16 @@ laid over one another. Lesson 01 draws a ring, lesson 09 hides messages under a 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, of_rank, rank_look
 from course_lib.figures.shapes import legend
 
+if TYPE_CHECKING:
+    from course_lib.ledger.book import Span
+
 MILLI = 1e3
 LANE, LEGEND = 0.24, 0.3  # inches
-
-
-class Span(Protocol):
-    """What a timeline needs to know of a call; a ledger's spans do."""
-
-    op: str
-    start: float
-    end: float | None
-    waits: tuple[tuple[float, float], ...]
 
 
 def timeline(
@@ -37,55 +31,61 @@ def timeline(
     """
     ended = [[span for span in spans if span.end is not None] for spans in spans_by_rank]
     if not any(ended):
-        return _nothing(title)
+        words = "No rank has completed a call. A group of one rank sends no messages."
+        return draw((8.0, 0.6), words, lambda figure: figure.text(0.02, 0.3, words), title)
     zero = min(span.start for spans in ended for span in spans)
     last = max(span.end for spans in ended for span in spans)
-    ops = list(dict.fromkeys(span.op for spans in ended for span in spans))
+    ops = dict.fromkeys(span.op for spans in ended for span in spans)
     ready = {op: ready_times(ended, op) for op in together}
-    alt = _in_words(ended, ops, list(ready))
-    rows = [_high(spans, op, ready) for spans in ended for op in ops]
-    height = 0.7 + LANE * sum(rows) + 0.15 * len(ended)
+    lanes = [
+        (rank, op, lane)
+        for rank, spans in enumerate(ended)
+        for op in ops
+        if (lane := [span for span in spans if span.op == op])
+    ]
+    # Where calls may be under way at one time, they are drawn below each other.
+    places = [
+        tracks([(s.start, s.end) for s in lane]) if op in ready else [0] for _, op, lane in lanes
+    ]
+    highs = [1 + 0.3 * max(of_lane) for of_lane in places]
+    height = 0.7 + LANE * sum(highs) + 0.15 * len(ended) + LEGEND * bool(ready)
 
     def paint(figure) -> None:
-        axis = figure.subplots()
-        row, ticks, names = 0.0, [], []
-        for rank, spans in enumerate(ended):
-            for op in ops:
-                lane = [span for span in spans if span.op == op]
-                if not lane:
-                    continue
-                high = _high(spans, op, ready)
-                ticks.append(row + (high - 1) / 2)
-                names.append(f"rank {rank}  {op}")
-                places = _places(lane)
-                for i, span in enumerate(lane):
-                    if op in ready:
-                        each = (high - 0.3) / (max(places) + 1)
-                        y = row - 0.35 + each * (places[i] + 0.5)
-                        _split(axis, span, ready[op][i], y, 0.86 * each, zero, rank)
-                    else:
-                        _bar(axis, span, row, zero, rank)
-                row += high
-            row += 0.6
-        axis.set_yticks(ticks, names)
-        axis.set_ylim(row - 0.6, -0.8)
-        axis.set_xlim(-0.02 * (last - zero) * MILLI, (last - zero) * 1.02 * MILLI)
+        axis, row, ticks, before = figure.subplots(), 0.0, [], 0
+        for (rank, op, lane), of_lane, high in zip(lanes, places, highs, strict=True):
+            row, before = row + 0.6 * (rank - before), rank
+            ticks.append(row + (high - 1) / 2)
+            if op in ready:
+                each = (high - 0.3) / (max(of_lane) + 1)
+                for span, moves, place in zip(lane, ready[op], of_lane, strict=True):
+                    y = row - 0.35 + each * (place + 0.5)
+                    _split(axis, span, moves, y, 0.86 * each, zero, rank)
+            else:
+                for span in lane:
+                    _bar(axis, span, row, zero, rank)
+            row += high
+        axis.set_yticks(ticks, [f"rank {rank}  {op}" for rank, op, _ in lanes])
+        long = (last - zero) * MILLI
+        axis.set(ylim=(row, -0.8), xlim=(-0.02 * long, 1.02 * long))
         axis.set_xlabel("milliseconds since the first call")
         axis.tick_params(axis="y", length=0, labelcolor=INK)
         axis.spines["left"].set_visible(False)
-        axis.grid(axis="x", color=QUIET, alpha=0.25, linewidth=0.5)
+        axis.grid(axis="x")
         axis.set_axisbelow(True)
         if ready:
             waits, moves = "waits until every rank has called", "every rank has called: it moves"
             looks = {waits: {"facecolor": CARD}, moves: {"facecolor": QUIET}}
             legend(figure, {name: {"edgecolor": QUIET, **look} for name, look in looks.items()})
 
-    return draw((8.0, height + (LEGEND if ready else 0.0)), alt, paint, title)
-
-
-def _nothing(title: str) -> Picture:
-    words = "No rank has completed a call. A group of one rank sends no messages."
-    return draw((8.0, 0.6), words, lambda figure: figure.text(0.02, 0.3, words), title)
+    # Counts and order only: times differ from run to run, what happens does not.
+    told = []
+    for number in range(len(ended)):
+        counts = [f"{len(lane)} × {op}" for rank, op, lane in lanes if rank == number]
+        told.append(f"rank {number}: {', '.join(counts)}")
+    words = f"A lane for each rank, a bar from call to completion. {'; '.join(told)}."
+    if ready:
+        words += f" A bar of {', '.join(ready)} is hollow until every rank has called it."
+    return draw((8.0, height), words, paint, title)
 
 
 def ready_times(spans_by_rank: Sequence[Sequence[Span]], op: str) -> list[float]:
@@ -126,27 +126,3 @@ def _split(axis, span: Span, ready: float, y: float, high: float, zero: float, r
             edge = of_rank(rank) if fill == CARD else CARD
             axis.barh(y, (end - start) * MILLI, left=(start - zero) * MILLI, height=high,
                       facecolor=fill, edgecolor=edge, linewidth=0.8)  # fmt: skip
-
-
-def _places(lane: Sequence[Span]) -> list[int]:
-    return tracks([(span.start, span.end) for span in lane])
-
-
-def _high(spans: Sequence[Span], op: str, ready: Collection[str]) -> float:
-    """Of a lane, in rows: more where calls under way at one time are drawn below each other."""
-    lane = [span for span in spans if span.op == op]
-    if not lane or op not in ready:
-        return float(bool(lane))
-    return 1 + 0.3 * max(_places(lane))
-
-
-def _in_words(ended: list[list[Span]], ops: list[str], together: list[str]) -> str:
-    """Counts and order only: times differ from run to run, what happens does not."""
-    lanes = []
-    for rank, spans in enumerate(ended):
-        counts = [(op, sum(span.op == op for span in spans)) for op in ops]
-        lanes.append(f"rank {rank}: " + ", ".join(f"{k} × {op}" for op, k in counts if k))
-    told = f"A lane for each rank, a bar from call to completion. {'; '.join(lanes)}."
-    if together:
-        told += f" A bar of {', '.join(together)} is hollow until every rank has called it."
-    return told

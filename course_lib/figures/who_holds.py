@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.figures.colours import QUIET, Picture, draw, of_rank, rank_look
-from course_lib.figures.shapes import box, label
+from course_lib.figures.colours import Picture, draw, in_words, of_rank, rank_look
+from course_lib.figures.shapes import box, label, nothing_held, tiled
 
 TILE = 0.5  # inches
 Owners = tuple[int, ...]  # the ranks whose values are summed in one chunk; () where none is held
@@ -38,12 +38,15 @@ def who_holds(
         for name, rows in panels.items()
     }  # fmt: skip
     unit = "element" if all(b.numel() == 1 for row in sources for b in row) else "chunk"
-    alt = _in_words(held, unit)
+    words = {
+        name: [f"rank {r} holds {', '.join(map(_chunk, row))}" for r, row in enumerate(rows)]
+        for name, rows in held.items()
+    }
+    first = f"{unit.capitalize()} by {unit}, the ranks whose values are summed in it"
     n, chunks = len(sources), len(sources[0])
     # A tile is half an inch; a panel is wide enough for its name.
     panel = max(TILE * chunks, *(0.075 * len(name) for name in held)) + 0.3
-    wide = 0.7 + panel * len(held)
-    size = (wide, TILE * n + 1.05)
+    size, alt = (0.7 + panel * len(held), TILE * n + 1.05), in_words(first, words, between="; ")
     return draw(size, alt, lambda figure: _paint(figure, held, unit), title)
 
 
@@ -66,42 +69,22 @@ def _paint(figure, held: dict[str, list[list[Owners]]], unit: str) -> None:
         for r, row in enumerate(rows):
             for c, owners in enumerate(row):
                 tile(axis, c, r, owners)
-        axis.set_xlim(-0.05, len(rows[0]) + 0.05)
-        axis.set_ylim(len(rows) + 0.05, -0.05)
-        axis.set_aspect("equal")
-        axis.set_title(name)
-        axis.set_xticks([c + 0.5 for c in range(len(rows[0]))], range(len(rows[0])))
-        axis.set_yticks(
-            [r + 0.5 for r in range(len(rows))], [f"rank {r}" for r in range(len(rows))]
-        )
-        axis.tick_params(length=0)
-        axis.set_xlabel(unit)
-        if axis is not axes[0]:
-            axis.set_yticklabels([])
-        axis.spines[:].set_visible(False)
+        names = [f"rank {r}" if axis is axes[0] else "" for r in range(len(rows))]
+        tiled(axis, len(rows[0]), len(rows), range(len(rows[0])), names)
+        axis.set(title=name, xlabel=unit)
 
 
 def tile(axis, column: int, row: int, owners: Owners, *, hatched: bool = True) -> None:
     """One chunk: a stripe for each rank whose values are in it, and their names."""
     left, top = column + 0.05, row + 0.05
     if not owners:
-        look = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
-        box(axis, left, top, 0.9, 0.9, **look)
+        nothing_held(axis, left, top, 0.9, 0.9)
     for i, owner in enumerate(owners):
         stripe = 0.9 / len(owners)
         look = rank_look(owner) if hatched else {"facecolor": of_rank(owner), "linewidth": 0.0}
         box(axis, left + i * stripe, top, stripe, 0.9, **look)
         look = {"fontsize": 8 if len(owners) < 4 else 6, "fontweight": "bold"}
         label(axis, left + (i + 0.5) * stripe, row + 0.5, str(owner), on=of_rank(owner), **look)
-
-
-def _in_words(held: dict[str, list[list[Owners]]], unit: str) -> str:
-    told = []
-    for name, rows in held.items():
-        lines = (f"rank {r} holds {', '.join(map(_chunk, row))}" for r, row in enumerate(rows))
-        told.append(f"{name}: {'; '.join(lines)}.")
-    by_unit = f"{unit.capitalize()} by {unit}"
-    return f"{by_unit}, the ranks whose values are summed in it. {' '.join(told)}"
 
 
 def _chunk(owners: Owners) -> str:

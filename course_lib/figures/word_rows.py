@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank, rank_look
-from course_lib.figures.shapes import box, label
+from course_lib.figures.colours import INK, QUIET, Picture, draw
+from course_lib.figures.shapes import label, nothing_held, rank_box, tiled
 
 TILE, LABEL = 0.55, 1.75  # inches
 
@@ -34,16 +34,20 @@ def word_rows(
         raise ValueError(
             "the ranks' parts do not add up to the lookup without ranks: is it the same lookup?"
         )
-    finders = []
-    for place, word in enumerate(ids.tolist()):
+    words, finders = ids.tolist(), []
+    for place, word in enumerate(words):
         found = [rank for rank, part in enumerate(parts) if bool(part[place].any())]
         if len(found) != 1:
             who = f"ranks {', '.join(map(str, found))}" if found else "no rank"
             raise ValueError(f"id {word} of token {place} was found by {who}; one rank holds it")
         finders.append(found[0])
-    words = ids.tolist()
+    told = []
+    for rank, (start, stop) in enumerate(spans):
+        found = [str(word) for word, finder in zip(words, finders, strict=True) if finder == rank]
+        what = f"finds {', '.join(found)} and has zeros for the rest" if found else "has only zeros"
+        told.append(f"rank {rank} holds entries {start} to {stop - 1}, {what}")
+    alt = f"Looked up are the ids {', '.join(map(str, words))}: {'; '.join(told)}."
     size = (LABEL + TILE * len(words) + 0.3, TILE * (len(parts) + 1) + 0.9)
-    alt = _in_words(words, finders, spans)
     return draw(size, alt, lambda figure: _paint(figure, words, finders, spans), title)
 
 
@@ -55,32 +59,19 @@ def _paint(figure, words, finders, spans) -> None:
             _tile(axis, column, rank, finder if finder == rank else None)
         _tile(axis, column, n + 0.15, finder)
     axis.plot([0, len(words)], [n + 0.075] * 2, color=QUIET, linewidth=0.8)
-    axis.set_xlim(-0.05, len(words) + 0.05)
-    axis.set_ylim(n + 1.2, -0.05)
-    axis.set_aspect("equal", anchor="W")
     held = [f"rank {rank}: entries {a} to {z - 1}" for rank, (a, z) in enumerate(spans)]
+    tiled(axis, len(words), n, words)
+    axis.set(ylim=(n + 1.2, -0.05), anchor="W")
     axis.set_yticks([*(rank + 0.5 for rank in range(n)), n + 0.65], [*held, "their sum"])
-    axis.set_xticks([column + 0.5 for column in range(len(words))], words)
     axis.set_xlabel("id looked up")
-    axis.tick_params(length=0, labelcolor=INK)
-    axis.spines[:].set_visible(False)
+    axis.tick_params(labelcolor=INK)
 
 
 def _tile(axis, left: float, top: float, rank: int | None) -> None:
     """A row of the table in its rank's colour, or a row of zeros."""
-    look = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
-    box(axis, left + 0.05, top + 0.05, 0.9, 0.9, **(look if rank is None else rank_look(rank)))
+    at = (left + 0.05, top + 0.05, 0.9, 0.9)
     if rank is None:
+        nothing_held(axis, *at)
         label(axis, left + 0.5, top + 0.5, "zeros", color=QUIET)
     else:
-        label(axis, left + 0.5, top + 0.5, str(rank), on=of_rank(rank), fontweight="bold")
-
-
-def _in_words(words, finders, spans) -> str:
-    told = []
-    for rank, (start, stop) in enumerate(spans):
-        found = [str(word) for word, finder in zip(words, finders, strict=True) if finder == rank]
-        what = f"finds {', '.join(found)} and has zeros for the rest" if found else "has only zeros"
-        told.append(f"rank {rank} holds entries {start} to {stop - 1}, {what}")
-    looked_up = ", ".join(map(str, words))
-    return f"Looked up are the ids {looked_up}: {'; '.join(told)}."
+        rank_box(axis, at, rank, str(rank), fontweight="bold")
