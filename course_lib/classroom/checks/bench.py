@@ -63,18 +63,21 @@ def fresh(namespace: dict, modules: Iterable[str]) -> None:
 
 def arrange(namespace: dict, text: str) -> None:
     """Make the group of a packed trial, and the function that the timed cell calls."""
-    plan = values.unpack(text)
-    module, name = plan["function"]
-    function = getattr(importlib.import_module(module), name)
+    plan, function = _unpacked(text)
     made = namespace["__trial__"] = group(plan["members"])
     namespace["__tried__"] = lambda: function(namespace[plan["answer"]], made, *plan["args"])
 
 
 def measured(text: str) -> object:
     """What a packed function returns that is no trial's."""
+    plan, function = _unpacked(text)
+    return function(*plan["args"])
+
+
+def _unpacked(text: str) -> tuple[dict, Callable]:
     plan = values.unpack(text)
     module, name = plan["function"]
-    return getattr(importlib.import_module(module), name)(*plan["args"])
+    return plan, getattr(importlib.import_module(module), name)
 
 
 def unawaited() -> list[str]:

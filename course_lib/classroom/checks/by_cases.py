@@ -118,28 +118,20 @@ def run(function: Callable, group: Group, module: str, seed: int) -> dict:
 def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> None:
     """Raise the Finding that explains best what is wrong: form first, then key by key in order."""
     for case, seen in zip(drawn, reports, strict=True):
+        kind, keys, told = seen["kind"], ", ".join(cases.keys), cases.about(case)
         if seen["error"]:
-            raise Finding(
-                "stopped by an error", f"It ended with {seen['error']}; {cases.about(case)}"
-            )
-        if seen["kind"] == "NoneType":
-            raise Finding(
-                "nothing returned",
-                "None came back; expected is a dictionary. Did you forget `return`?",
-            )
-        if seen["kind"] != "dict":
-            keys = ", ".join(cases.keys)
-            raise Finding(
-                "not a dictionary", f"A {seen['kind']} came back; expected is a dict with {keys}."
-            )
+            raise Finding("stopped by an error", f"It ended with {seen['error']}; {told}")
+        if kind == "NoneType":
+            text = "None came back; expected is a dictionary. Did you forget `return`?"
+            raise Finding("nothing returned", text)
+        if kind != "dict":
+            text = f"A {kind} came back; expected is a dict with {keys}."
+            raise Finding("not a dictionary", text)
         if seen["lost"]:
-            raise Finding(
-                "a key missing", f"Without {', '.join(seen['lost'])}: {cases.about(case)}"
-            )
+            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {told}")
         if seen["changed"]:
-            raise Finding(
-                "input changed", "Your function changed what it was given. Work on a copy."
-            )
+            text = "Your function changed what it was given. Work on a copy."
+            raise Finding("input changed", text)
     for key in cases.keys:
         values = [seen["values"][key] for seen in reports]
         if key in cases.judged:
@@ -198,31 +190,28 @@ def _shown(value: object) -> str:
 
 
 def _tried(function: Callable, case: Case, cases: Cases) -> dict:
-    given = deepcopy(cases.arguments(case))
-    report: dict = {"kind": "", "values": {}, "lost": [], "error": ""}
+    given, out, error = deepcopy(cases.arguments(case)), {}, ""
     try:
         out, _ = bench.watched(lambda: function(*given))
-    except Exception as error:  # whatever it is, the finding says it
-        report["error"] = f"{type(error).__name__}: {str(error)[:200]}"
-    else:
-        report["kind"] = type(out).__name__
-        if isinstance(out, Mapping):
-            report["kind"] = "dict"
-            report["lost"] = [key for key in cases.keys if key not in out]
-            report["values"] = {
-                key: out[key][:80]
-                if key in cases.texts and isinstance(out[key], str)
-                else _plain(out[key])
-                for key in cases.keys
-                if key in out
-            }
-    return {**report, "changed": given != cases.arguments(case)}
+    except Exception as caught:  # whatever it is, the finding says it
+        error = f"{type(caught).__name__}: {str(caught)[:200]}"
+    there = out if isinstance(out, Mapping) else {}
+    return {
+        "kind": "dict" if isinstance(out, Mapping) else type(out).__name__,
+        "lost": [key for key in cases.keys if key not in there],
+        "values": {k: _plain(there[k], k in cases.texts) for k in cases.keys if k in there},
+        "error": error,
+        "changed": given != cases.arguments(case),
+    }
 
 
-def _plain(value: object, deep: int = DEEP) -> object:
-    """Numbers, None and lists of them; of anything else, its type's name."""
+def _plain(value: object, text: bool = False, deep: int = DEEP) -> object:
+    """Numbers, None and lists of them, and a text where one is asked for; of anything else, its
+    type's name."""
+    if isinstance(value, str) and text:
+        return value[:80]
     if isinstance(value, list | tuple) and deep:
-        return [_plain(item, deep - 1) for item in value[:4096]]
+        return [_plain(item, deep=deep - 1) for item in value[:4096]]
     number = bench.number(value)
     if number is None:
         return None if value is None else f"a {type(value).__name__}"

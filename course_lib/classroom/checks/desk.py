@@ -105,8 +105,7 @@ class Desk:
     def _record(self, kind: str, **fact: object) -> None:
         """Into the workspace's progress file, where the notebook lies in a workspace."""
         found = progress.here()
-        trouble = found.record(kind, **fact) if found else ""
-        if trouble:
+        if found and (trouble := found.record(kind, **fact)):
             print(trouble, file=sys.stderr)
 
 
@@ -125,15 +124,12 @@ def check(name: str | None = None) -> frame.Verdict:
 
 def _remarked(verdict: frame.Verdict, defined: Definitions) -> frame.Verdict:
     """The verdict with a word on which definition of the answer it is about, where that helps."""
-    name = verdict.exercise
-    remark = defined.remark(name)
+    name, remark = verdict.exercise, defined.remark(verdict.exercise)
     misread = name in defined.elsewhere or verdict.name == frame.UNREADABLE
-    if not (remark and misread) or isinstance(frame.find(name), frame.Thought):
+    about_cells = misread and not isinstance(frame.find(name), frame.Thought)
+    if not (remark and about_cells) or verdict.outcome == frame.RIGHT:
         return verdict
-    if verdict.outcome == frame.RIGHT:
-        return verdict
-    read = name in defined.sources
-    return replace(verdict, text=f"{verdict.text}\n{remark}" if read else remark)
+    return replace(verdict, text=f"{verdict.text}\n{remark}" if name in defined.sources else remark)
 
 
 @plainly
@@ -209,10 +205,9 @@ def cell_of(name: str) -> str:
 
 def _desk() -> Desk:
     shell = _shell()
-    desk = getattr(shell, "course_desk", None)
-    if desk is None:
-        desk = shell.course_desk = Desk()
-    return desk
+    if not hasattr(shell, "course_desk"):
+        shell.course_desk = Desk()
+    return shell.course_desk
 
 
 def _defined() -> Definitions:

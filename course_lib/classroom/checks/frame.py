@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import pkgutil
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,13 +54,7 @@ class Verdict:
 
     def as_fact(self) -> dict:
         """What a progress file keeps of it."""
-        return {
-            "exercise": self.exercise,
-            "outcome": self.outcome,
-            "name": self.name,
-            "points": self.points,
-            "of": self.of,
-        }
+        return {name: value for name, value in vars(self).items() if name != "text"}
 
     def __str__(self) -> str:
         head = f"{MARKS[self.outcome]} {self.exercise}: {self.outcome}"
@@ -83,15 +76,11 @@ class Verdict:
 
 def lessons() -> dict[str, tuple[Exercise | Thought, ...]]:
     """The exercises of each lesson, "01" to its own, from the files `lesson_*` beside this one."""
-    package = importlib.import_module("course_lib.classroom.checks")
-    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
-    return {
-        name.removeprefix("lesson_"): importlib.import_module(
-            f"{package.__name__}.{name}"
-        ).EXERCISES
-        for name in names
-        if name.startswith("lesson_")
-    }
+    found = {}
+    for folder in sorted(Path(__file__).parent.glob("lesson_*")):
+        module = importlib.import_module(f"{__package__}.{folder.name}")
+        found[folder.name.removeprefix("lesson_")] = module.EXERCISES
+    return found
 
 
 def exercises() -> dict[str, Exercise | Thought]:
@@ -121,35 +110,36 @@ def judge(
     `sources` gives for each function the last cell that defined it, `values` the variables of the
     notebook, where numbers are looked up.
     """
+    outcome, name, points = RIGHT, "", 0
     try:
         if isinstance(exercise, Thought):
-            blank = _try_numbers(exercise, values.get(exercise.name))
+            text = _try_numbers(exercise, values.get(exercise.name))
         else:
-            blank = _try_function(exercise, sources, judge)
+            text = _try_function(exercise, sources, judge)
     except Finding as finding:
-        return Verdict(exercise.name, WRONG, finding.name, finding.text, 0, exercise.points)
+        outcome, name, text = WRONG, finding.name, finding.text
     except NotJudged as why:
-        return Verdict(exercise.name, NOT_JUDGED, "", why.text, 0, exercise.points)
+        outcome, text = NOT_JUDGED, why.text
     except Exception as error:  # the check's own: whatever an answer may do is a finding
         with contextlib.suppress(Exception):
             judge.stop()  # what state it is in is not known; the next check starts it anew
-        return Verdict(exercise.name, NOT_JUDGED, "", _own_fault(error), 0, exercise.points)
-    if blank:
-        return Verdict(exercise.name, NOT_ATTEMPTED, "", blank, 0, exercise.points)
-    points = exercise.points
-    return Verdict(exercise.name, RIGHT, "", exercise.when_right, points, points)
+        outcome, text = NOT_JUDGED, _own_fault(error)
+    else:
+        if text:
+            outcome = NOT_ATTEMPTED
+        else:
+            text, points = exercise.when_right, exercise.points
+    return Verdict(exercise.name, outcome, name, text, points, exercise.points)
 
 
 def _own_fault(error: Exception) -> str:
     """What to say where a check stopped with an error of its own."""
     said = " ".join("".join(traceback.format_exception_only(error)).split())
     last = traceback.extract_tb(error.__traceback__)[-1]
-    cut = said if len(said) <= _LONGEST else f"{said[:_LONGEST]} …"
     return (
-        "The check itself has failed, which says nothing about your answer. Nothing is lost or "
-        "noted down: run it again. Should it fail again, please report this line, with your "
-        f"answer, to those who maintain the course:\n{cut} "
-        f"({Path(last.filename).name}, line {last.lineno})"
+        "The check itself has failed, which says nothing about your answer: run it again. Should "
+        "it fail again, please report this line, with your answer, to those who maintain the "
+        f"course:\n{said[:_LONGEST]} ({Path(last.filename).name}, line {last.lineno})"
     )
 
 
@@ -189,7 +179,8 @@ def _try_numbers(question: Thought, given: object) -> str:
         )
     blank = thought.blanks(question, given)
     if blank:
-        missing = "" if len(blank) == len(question.fields) else f" for {_listed(blank)}"
+        some = len(blank) < len(question.fields)
+        missing = f" for {', '.join(map(repr, blank))}" if some else ""
         return (
             f"Still blank{missing}. Write a number in the place of each `...` in the cell that "
             f"holds `{question.name}`, run that cell, then run this one again. (Numbers that stand "
@@ -197,7 +188,3 @@ def _try_numbers(question: Thought, given: object) -> str:
         )
     question.judge(thought.as_numbers(question, given))
     return ""
-
-
-def _listed(names: list) -> str:
-    return ", ".join(repr(name) for name in names)

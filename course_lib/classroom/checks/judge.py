@@ -49,9 +49,8 @@ class Judge(Cluster):
             WORLD, notebook="checks", idle_minutes=idle_minutes, env=quiet, odd=(WORLD - 1,)
         )
         self.spoilt = False  # a rank has met a deadline: an import may have been broken off
-        self.stage = self.doing = (
-            ""  # for who waits: the part of the check under way, and what the ranks do in it
-        )
+        # For who waits: the part of the check under way, and what the ranks do in it.
+        self.stage = self.doing = ""
 
     def says(self) -> str:
         """What goes on, for the learner who waits."""
@@ -249,7 +248,8 @@ def _told(facts: list[Fact], outside: str) -> str:
     """A line for each thing that ranks did; ranks that did the same share it."""
     ranks: dict[str, list[int]] = {}
     for fact in facts:
-        ranks.setdefault(_shortened(fact, outside), []).append(fact.rank)
+        text = _words(fact, outside)
+        ranks.setdefault(text if len(text) <= 400 else f"{text[:400]} …", []).append(fact.rank)
     return "\n".join(agreement.said_of(who, text) for text, who in ranks.items())
 
 
@@ -262,17 +262,11 @@ def _words(fact: Fact, outside: str = "the check's call") -> str:
     return text
 
 
-def _shortened(fact: Fact, outside: str) -> str:
-    text = _words(fact, outside)
-    return text if len(text) <= 400 else text[:400] + " …"
-
-
 def _stuck(facts: list[Fact]) -> str:
     """The entry for ranks of which each waits for a message, or for one to be taken."""
-    if all(fact.text.startswith("waited in recv(") for fact in facts):
-        return "deadlock #1"
-    if all(fact.text.startswith("waited in send(") for fact in facts):
-        return "deadlock #2"
+    for entry, call in (("deadlock #1", "recv"), ("deadlock #2", "send")):
+        if all(fact.text.startswith(f"waited in {call}(") for fact in facts):
+            return entry
     if any(fact.kind == "ok" for fact in facts):
         messages = any(_POINT_TO_POINT.match(fact.text) for fact in facts)
         return "deadlock #4" if messages else "deadlock #3"

@@ -17,7 +17,7 @@ from course_lib.classroom import agreement
 from course_lib.classroom.checks import layers, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.layers import Layer, Seen, Sizes, Use
 from course_lib.classroom.checks.looking import THREE, alike, all_near, counted
 from course_lib.classroom.checks.words import Page, Words
@@ -25,6 +25,7 @@ from course_lib.classroom.checks.words import Page, Words
 SINGLE = 1e-4  # relative, of a layer in float32
 _BROKEN = ("raised", "deadlock", "not called by all", "left out by an empty rank")
 _AT_ONCE = "with {count} layers whose backwards begin after all forwards"
+_GIVEN = "x, a weight or a list that it was given"
 SAYS = Page("layer_looks")
 
 
@@ -70,54 +71,38 @@ class Declared:
         """Try the answer; raise the Finding that explains best what is wrong."""
         judge.take(answer, layers.__name__, self.module)
         seed = looking.fresh_seed()
-        right: list[Seen] = []
-        for members, sizes in self.cases(seed):
-            one = self._tried(answer, judge, members, sizes, seed)
-            try:
-                for look in (self._returned, self._shape, self._unchanged, self._output):
-                    look(one)
-            except Finding:
-                if right and one.n == 2:
-                    refuse_world_numbers(answer, one.when)
-                for before in right[:1]:  # right where it was called first, and once
-                    self._gradients(before)
-                    self._later(before)
-                raise
-            right.append(one)
-        for look in (self._gradients, self._traffic, self._memory, self._later):
-            for one in right:
-                look(one)
+        looks = looking.Looks(
+            returned=lambda one: refuse_none(one.reports, one.when, self.owed),
+            shape=self._shape,
+            unchanged=lambda one: looking.refuse_changed(one, _GIVEN),
+            value=self._output,
+            gradients=self._gradients,
+            traffic=self._traffic,
+            memory=self._memory,
+            later_steps=self._later,
+        )
+        tried = (self._tried(answer, judge, *case, seed) for case in self.cases(seed))
+        looks.at(answer, tried, first_alone=True)
         self._at_once(answer, judge, seed)
 
     def _tried(self, answer: Answer, judge: Judge, members: list, sizes: Sizes, seed: int) -> Seen:
-        told = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
-        how = {"members": members, "when": f"{on(members)} with {told}"}
-        empty = self.layer.empty(sizes, len(members))
-        given = (self.module, dict(sizes), seed)
-        how |= {"empty": empty, "outside": self.outside}
-        reports = judge.trial(answer, layers.run, *given, **how)
-        return Seen(self.layer, sizes, seed, reports, how["when"])
+        when = f"{on(members)} with {_in_words(sizes)}"
+        how = {"members": members, "when": when, "outside": self.outside}
+        how["empty"] = self.layer.empty(sizes, len(members))
+        reports = judge.trial(answer, layers.run, self.module, dict(sizes), seed, **how)
+        return Seen(self.layer, sizes, seed, reports, when)
 
     def _say(self, entry: str, **about: object) -> Finding:
         entry = self.named.get(entry, entry)
         return (self.says if entry in self.says.entries else SAYS)(entry, **about)
 
-    def _returned(self, one: Seen) -> None:
-        refuse_none(one.reports, one.when, self.owed)
-
     def _shape(self, one: Seen) -> None:
+        whole = list(one.steps[0][0].shape)
         for rank, (report, right) in enumerate(zip(one.reports, one.outputs(), strict=True)):
-            if report["out"] is not None:
-                continue
-            whole = list(one.steps[0][0].shape)
-            if self.whole and report["shape"] == whole != list(right.shape):
-                raise self._say(self.whole, rank=rank, **one.about())
-            got, shape = looking.came_back(report), list(right.shape)
-            about = {"rank": rank, "got": got, "shape": shape, "dtype": "float64"}
-            raise self._say("wrong shape", **about, when=one.when)
-
-    def _unchanged(self, one: Seen) -> None:
-        looking.refuse_changed(one, "x, a weight or a list that it was given")
+            if report["out"] is None:
+                if self.whole and report["shape"] == whole != list(right.shape):
+                    raise self._say(self.whole, rank=rank, **one.about())
+                raise self._wrong_shape(one, rank, "float64")
 
     def _output(self, one: Seen) -> None:
         outs, right = [report["out"] for report in one.reports], one.outputs()
@@ -145,8 +130,7 @@ class Declared:
         wrong = [name for name in names if not all_near(one.seen(name), one.gradients(name))]
         if not wrong:
             return
-        *first, last = wrong
-        listed = f"{', '.join(first)} and {last}" if first else last
+        listed = agreement.listed(wrong)
         head = f"The output is right, the gradient of {listed} is not ({one.when}). "
         for entry, about, gives in self.gradients:
             meant = about.split() if about else wrong
@@ -221,24 +205,26 @@ class Declared:
                 one = Seen(self.layer, sizes, seed + number, group, when)
                 self._dtype(one, dtype)
                 if not _first_step_right(one, looking.TOLERANCE if dtype == "float64" else SINGLE):
-                    told = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
-                    what = f"The one of {dtype} with {told} is not right."
+                    what = f"The one of {dtype} with {_in_words(sizes)} is not right."
                     raise self._say("two at once", what=what)
 
     def _dtype(self, one: Seen, dtype: str) -> None:
-        for rank, (report, right) in enumerate(zip(one.reports, one.outputs(), strict=True)):
+        for rank, report in enumerate(one.reports):
             if report["dtype"] not in (None, dtype):
-                about = {"got": looking.came_back(report), "shape": list(right.shape)}
-                raise self._say("wrong shape", rank=rank, **about, dtype=dtype, when=one.when)
+                raise self._wrong_shape(one, rank, dtype)
+
+    def _wrong_shape(self, one: Seen, rank: int, dtype: str) -> Finding:
+        got, shape = looking.came_back(one.reports[rank]), list(one.outputs()[rank].shape)
+        about = {"rank": rank, "got": got, "shape": shape, "dtype": dtype}
+        return self._say("wrong shape", **about, when=one.when)
+
+
+def _in_words(sizes: Sizes) -> str:
+    return ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
 
 
 def _first_step_right(one: Seen, tolerance: float) -> bool:
     found = [[report["out"] for report in one.reports], *map(one.seen, one.layer.trained)]
     right = [one.outputs(), *map(one.gradients, one.layer.trained)]
-    for seen, wanted in zip(chain(*found), chain(*right), strict=True):
-        if seen is None or seen.shape != wanted.shape:
-            return False
-        most = tolerance * float(1 + wanted.abs().max()) if wanted.numel() else 0.0
-        if wanted.numel() and not float((seen - wanted).abs().max()) <= most:
-            return False
-    return True
+    pairs = zip(chain(*found), chain(*right), strict=True)
+    return all(alike(seen, wanted, tolerance) for seen, wanted in pairs)

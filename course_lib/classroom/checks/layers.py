@@ -223,21 +223,24 @@ def _step(
     before, given = [leaf.detach().clone() for leaf in leaves.values()], deepcopy(also)
     with contextlib.nullcontext() if wide is None else Watch() as memory:
         out, forward = bench.watched(lambda: function(*leaves.values(), *given, group))
-    report = {
-        **bench.described(out),
-        "out": None,
-        "grads": None,
-        "forward": forward,
-        "backward": None,
-        "wide": 0 if wide is None else _alive(memory, wide),
-    }
-    if _fits(out, dy):
-        report["out"] = out.detach().clone().reshape(dy.shape)
-    if agreed(report["out"] is not None and out.requires_grad, group):
-        _, report["backward"] = bench.watched(lambda: out.backward(dy.reshape(out.shape)))
-        report["grads"] = _grads(leaves)
+    alive = 0 if wide is None else _alive(memory, wide)
+    report = {**_back(out, leaves, dy, group), "forward": forward, "wide": alive}
     now = [leaf.detach() for leaf in leaves.values()]
     report["changed"] = given != also or not all(map(torch.equal, before, now))
+    return report
+
+
+def _back(out: object, leaves: Mapping[str, Tensor], dy: Tensor, group: Group) -> dict:
+    """What came back and, where it leads back on all ranks, the gradients of one backward."""
+    report = {**bench.described(out), "out": None, "grads": None, "backward": None}
+    alike = bench.plain(out) and out.dtype == dy.dtype and out.numel() == dy.numel()
+    fits = alike and (out.shape == dy.shape or not dy.shape)  # one number in whatever shape
+    if fits:
+        report["out"] = out.detach().double().clone().reshape(dy.shape)
+    if agreed(fits and out.requires_grad, group):
+        _, report["backward"] = bench.watched(lambda: out.backward(dy.reshape(out.shape)))
+        had = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+        report["grads"] = {name: grad.double().clone() for name, grad in had.items()}
     return report
 
 
@@ -253,20 +256,9 @@ def at_once(function: Callable, group: Group, module: str, uses: Sequence, seed:
         also = layer.also(sizes, n)
         out, _ = bench.watched(lambda x=leaves, a=also, g=where: function(*x.values(), *a, g))
         made.append((out, leaves, layer.part(layer.out.name, whole.dys[0], n, rank).to(kind)))
-    found = []
-    for out, leaves, dy in made:
-        report = {**bench.described(out), "out": None, "grads": None}
-        if agreed(_fits(out, dy) and out.requires_grad, group):
-            bench.watched(lambda out=out, dy=dy: out.backward(dy.reshape(out.shape)))
-            report["out"] = out.detach().double().reshape(dy.shape)
-            report["grads"] = _grads(leaves)
-        found.append(report)
+    found = [_back(*one, group) for one in made]
     bench.end(own)
     return found
-
-
-def _grads(leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: t.grad.double().clone() for name, t in leaves.items() if t.grad is not None}
 
 
 def agreed(fine: bool, group: Group) -> bool:
@@ -281,11 +273,6 @@ def alone_in_a_group() -> dist.ProcessGroup:
 
 def _layer(module: str) -> Layer:
     return importlib.import_module(module).LAYER
-
-
-def _fits(out: object, dy: Tensor) -> bool:
-    alike = bench.plain(out) and out.dtype == dy.dtype and out.numel() == dy.numel()
-    return alike and (out.shape == dy.shape or not dy.shape)  # one number in whatever shape
 
 
 def _alive(memory: Watch, least: int) -> int:

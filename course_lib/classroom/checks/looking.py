@@ -33,6 +33,7 @@ class Misses:
 
 _misses: ContextVar[Misses | None] = ContextVar("misses", default=None)
 TOLERANCE, ITEM = 1e-10, 8  # of a float64: relative and absolute, and its bytes
+Value = Tensor | float | None
 THREE, TWO = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
 
 
@@ -66,10 +67,11 @@ class Looks:
     memory: Look = _pass
     later_steps: Look = _pass
 
-    def at(self, answer: Answer, trials: Iterable[Trial]) -> None:
+    def at(self, answer: Answer, trials: Iterable[Trial], first_alone: bool = False) -> None:
         """Look at the values of every trial, then at the gradients of every one, and so on.
 
-        Trials are made as they are asked for: an answer that gives a wrong value is tried no more.
+        Trials are made as they are asked for: an answer that gives a wrong value is tried no more,
+        and `first_alone` looks at all of the first trial before that is said.
         """
         right: list[Trial] = []
         for trial in trials:
@@ -79,6 +81,9 @@ class Looks:
             except Finding:
                 if len(trial.reports) < WORLD and any(len(t.reports) == WORLD for t in right):
                     refuse_world_numbers(answer, trial.when)
+                for before in right[:1] if first_alone else ():
+                    self.gradients(before)
+                    self.later_steps(before)
                 raise
             right.append(trial)
         for look in (self.gradients, self.traffic, self.memory, self.later_steps):
@@ -148,7 +153,7 @@ def refuse_general(
         raise Finding(found.name, f"{found.text} ({when}.)")
 
 
-def near(seen: Tensor | float | None, wanted: Tensor | float | None) -> bool:
+def near(seen: Value, wanted: Value) -> bool:
     """Whether a value is `alike` what is wanted. A miss is noted: the frame says where rounding
     is all that is wrong. Hold a value against anything else with `alike`."""
     if alike(seen, wanted):
@@ -161,7 +166,7 @@ def near(seen: Tensor | float | None, wanted: Tensor | float | None) -> bool:
     return False
 
 
-def alike(seen: Tensor | float | None, other: Tensor | float | None) -> bool:
+def alike(seen: Value, other: Value, tolerance: float = TOLERANCE) -> bool:
     """Whether two are equal to rounding; a NaN is like a NaN, an infinity like itself, and nothing
     at all like nothing at all."""
     if seen is None or other is None:
@@ -169,10 +174,10 @@ def alike(seen: Tensor | float | None, other: Tensor | float | None) -> bool:
     seen, other = _tensors(seen, other)
     if not _comparable(seen, other) or seen.dtype != other.dtype:
         return False
-    return torch.allclose(seen, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    return torch.allclose(seen, other, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-def _narrower(seen: Tensor | float | None, wanted: Tensor | float | None) -> list[str]:
+def _narrower(seen: Value, wanted: Value) -> list[str]:
     if seen is None or wanted is None:
         return []
     seen, wanted = _tensors(seen, wanted)

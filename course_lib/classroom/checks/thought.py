@@ -6,6 +6,7 @@ asks the first.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import re
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple, Protocol
 
+from course_lib.classroom.agreement import listed
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.words import Words
 
@@ -61,27 +63,21 @@ def as_numbers(thought: Thought, given: Mapping) -> dict[Hashable, float]:
 
 
 def _as_number(where: str, given: object) -> float:
-    refusal = Finding(
+    number = math.nan
+    with contextlib.suppress(Exception):  # text, no data, or whatever an object does when asked
+        number = as_float(given)
+    if math.isfinite(number):
+        return number
+    raise Finding(
         "not a number",
         f"`{where}` is {_shown(given)}, and a number is wanted, without its unit{_advice(given)}.",
     )
-    try:
-        number = as_float(given)
-    except Exception:  # text, no data, beyond floats, or whatever an object does when it is asked
-        raise refusal from None
-    if not math.isfinite(number):
-        raise refusal
-    return number
 
 
 def as_float(given: object) -> float:
     """Any kind of real number, or a tensor or array with one in it, as a float; or a TypeError."""
-    single = getattr(given, "item", None)
-    value = (
-        single() if callable(single) and isinstance(getattr(given, "ndim", None), int) else given
-    )
-    real = isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool)
-    if not real:
+    value = given.item() if isinstance(getattr(given, "ndim", None), int) else given
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         raise TypeError(f"{type(value).__name__} is no real number")
     return float(value)
 
@@ -185,8 +181,7 @@ def _refuse_each(given: Mapping, wrong: list[Hashable], mistakes: tuple[Mistake,
 
 
 def _listed(names: list[Hashable]) -> str:
-    *first, last = map(repr, names)
-    return f"{', '.join(first)} and {last}" if first else last
+    return listed(list(map(repr, names)))
 
 
 def explains(mistake: Mistake, name: Hashable, value: float) -> bool:
