@@ -514,8 +514,8 @@ MUTANTS = [
     ),
     Mutant(
         "harness-06-losses-of-shares",
-        "course_lib/classroom/harness/lesson_06.py",
-        "losses.append(group.size() * loss.item())",
+        "course_lib/classroom/harness/lesson_05.py",
+        "losses.append(n * loss.item())",
         "losses.append(loss.item())",
         (
             "tests/classroom/test_harness_06_to_08.py::test_the_losses_of_all_ranks_average"

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.gpt import Block, Config
+from course_lib.layout import cut
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.randomness import logical_masks, seed_all
 
@@ -87,11 +89,7 @@ def hold_against_dense(
 
 
 def compare(
-    own: Block,
-    received: list[Step],
-    dense: Block,
-    expected: list[Step],
-    where: dict[str, Tensor],
+    own: Block, received: list[Step], dense: Block, expected: list[Step], where: dict[str, Tensor]
 ) -> int:
     """Hold a block and its steps against the dense ones; how many gradients were compared."""
     compared = 0
@@ -116,29 +114,30 @@ def same(mine: Tensor, right: Tensor, what: str) -> None:
         raise AssertionError(f"{what} is off by {gap:.2g} from that of one process")
 
 
-def parts_of(block: Block) -> dict[str, nn.Module]:
-    """The parts of a block in the order in which they run, named for `schedule`."""
-    wide = "gate_up" if hasattr(block.mlp, "gate_up") else "up"
-    inside = {"qkv": "qkv", "core": "heads", "out": "out"}
-    return {
-        "norm_1": block.norm_1,
-        **{f"attention.{name}": getattr(block.attention, part) for part, name in inside.items()},
-        "norm_2": block.norm_2,
-        f"mlp.{wide}": getattr(block.mlp, wide),
-        "mlp.down": block.mlp.down,
-    }
+def parts_of(block: Block, *after_attention: str) -> dict[str, nn.Module]:
+    """The parts of a block in the order in which they run, named for `schedule`; `after_attention`
+    are more of them, such as "dropout"."""
+    up = "mlp.gate_up" if hasattr(block.mlp, "gate_up") else "mlp.up"
+    names = ["norm_1", "attention.qkv", "attention.core", "attention.out", *after_attention]
+    names += ["norm_2", up, "mlp.down"]
+    return {name.replace("core", "heads"): block.get_submodule(name) for name in names}
 
 
-def steps_of_adam(block: Block, steps: int = 40, seed: int = 14) -> list[float]:
-    """The losses of AdamW on one random batch, the same on every rank."""
-    weight, data = block.norm_1.weight, torch.Generator().manual_seed(seed)
-    x, y = torch.randn(2, 8, 7, weight.numel(), generator=data).double().to(weight.device)
+def steps_of_adam(
+    block: Block, steps: int = 40, *, length: int = 7, group: Group | None = None
+) -> list[float]:
+    """The losses of AdamW on one random batch, the same on every rank; on a `group` those of this
+    rank's tokens, each in the size of a mean over all tokens."""
+    weight, data = block.norm_1.weight, torch.Generator().manual_seed(14)
+    x, y = torch.randn(2, 8, length, weight.numel(), generator=data).to(weight)
+    n, rank, count = *(size_and_rank(group) if group is not None else (1, 0)), y.numel()
+    x, y = (t.split(cut(length, n), 1)[rank] for t in (x, y))
     optimizer = torch.optim.AdamW(block.parameters(), lr=0.01)
     losses = []
     for _ in range(steps):
-        loss = (block(x) - y).square().mean()
+        loss = ((block(x) - y) ** 2).sum() / count  # this rank's share
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
+        losses.append(n * loss.item())
     return losses

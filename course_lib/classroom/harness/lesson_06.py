@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.classroom.harness import lesson_05
 from course_lib.classroom.harness.lesson_05 import Step, compare, places, random_block, train
 from course_lib.collectives.call import Group
 from course_lib.gpt import Block, Config
@@ -29,17 +30,8 @@ Lay = Callable[[Block, str, int], Block]  # shards a dense block by a plan, for 
 
 
 def parts_of(block: Block) -> dict[str, nn.Module]:
-    """The parts of a GPT-2 block in the order in which they first run, named for `schedule`."""
-    return {
-        "norm_1": block.norm_1,
-        "attention.qkv": block.attention.qkv,
-        "attention.heads": block.attention.core,
-        "attention.out": block.attention.out,
-        "dropout": block.dropout,
-        "norm_2": block.norm_2,
-        "mlp.up": block.mlp.up,
-        "mlp.down": block.mlp.down,
-    }
+    """The parts of a block in the order in which they first run, named for `schedule`."""
+    return lesson_05.parts_of(block, "dropout")
 
 
 def hold_against_dense(lay: Lay, config: Config, plan: str, length: int, mesh: DeviceMesh) -> int:
@@ -56,22 +48,9 @@ def hold_against_dense(lay: Lay, config: Config, plan: str, length: int, mesh: D
     return compare(own, train(own, length, sizes, rank), dense, expected, where)
 
 
-def forty_steps(block: Block, group: Group, length: int = 8, steps: int = 40) -> list[float]:
+def forty_steps(block: Block, group: Group, length: int = 8) -> list[float]:
     """The losses of this rank's tokens, each in the size of a mean over all tokens."""
-    weight = block.mlp.up.weight
-    data = torch.Generator().manual_seed(14)
-    x, y = torch.randn(2, 8, length, weight.shape[1], generator=data).to(weight)
-    count, sizes = y.numel(), cut(length, group.size())
-    x, y = (t.split(sizes, 1)[group.rank()] for t in (x, y))
-    optimizer = torch.optim.AdamW(block.parameters(), lr=0.01)
-    losses = []
-    for _ in range(steps):
-        loss = ((block(x) - y) ** 2).sum() / count  # this rank's share
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(group.size() * loss.item())
-    return losses
+    return lesson_05.steps_of_adam(block, length=length, group=group)
 
 
 class Counted(NamedTuple):

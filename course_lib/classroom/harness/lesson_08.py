@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -75,11 +76,8 @@ def reads() -> Iterator[list[int]]:
         came.append(len(data))
         return data
 
-    os.pread = noted
-    try:
+    with patch.object(os, "pread", noted):
         yield came
-    finally:
-        os.pread = plain
 
 
 class Run(NamedTuple):
