@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
@@ -62,32 +63,26 @@ def whole_units(engine: Engine) -> Iterator[list[Moment]]:
     def note_phase(word: str) -> None:
         moments.append(Moment(time.perf_counter() - zero, moments[-1].nbytes, PHASE + word))
 
-    def noting(inner: Callable, what: str) -> Callable:
-        def call() -> None:
-            inner()
-            note(what)
+    def around(it: object, method: str, after: Callable, before: Callable = lambda: None) -> None:
+        inner = getattr(it, method)
 
-        return call
-
-    def phase(inner: Callable, word: str) -> Callable:
         def call(*args, **more):
-            note_phase(word)
+            before()
             try:
                 return inner(*args, **more)
             finally:
-                note_phase("forward")
+                after()
 
-        return call
+        # On the object, so that its own calls come this way too.
+        patched.enter_context(patch.object(it, method, call))
 
     note("begin")
-    with ExitStack() as patched:  # on the objects, so that their own calls come this way too
+    with ExitStack() as patched:
         for word in ("backward", "step"):
-            call = phase(getattr(engine, word), word)
-            patched.enter_context(patch.object(engine, word, call))
+            around(engine, word, partial(note_phase, "forward"), partial(note_phase, word))
         for unit in units:
-            for method, word in (("start", "come"), ("free", "go")):
-                call = noting(getattr(unit, method), f"{word} {unit.name}")
-                patched.enter_context(patch.object(unit, method, call))
+            around(unit, "start", partial(note, f"come {unit.name}"))
+            around(unit, "free", partial(note, f"go {unit.name}"))
         yield moments
 
 

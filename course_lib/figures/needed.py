@@ -43,10 +43,10 @@ def collective(before: Layout, after: Layout, axis: str) -> Move | None:
     if old == new:
         return None
     if new == PARTIAL:
+        here = f"sharded along {before.dims[old].name}" if isinstance(old, int) else old
         raise ValueError(
-            f"{before} -> {after}: what is {_said(before, old)} does not become a partial sum over "
-            f"{axis}, no collective does that; a partial sum is left by a product whose contracted "
-            f"dim is sharded over {axis}"
+            f"{before} -> {after}: what is {here} does not become a partial sum over {axis}; a "
+            f"product leaves one whose contracted dim is sharded over {axis}"
         )
     if old == PARTIAL:
         return Move("all-reduce" if new == REPLICATED else "reduce-scatter", axis)
@@ -59,8 +59,8 @@ def collectives(before: Layout, after: Layout) -> tuple[Move, ...]:
     """Every operation between two layouts of one tensor, an axis at a time, innermost first."""
     if [dim.name for dim in before.dims] != [dim.name for dim in after.dims]:
         raise ValueError(
-            f"{before} -> {after}: a change of layout keeps the dims and their order; write the "
-            f"same dims on both sides and move only @axis and {{axis}}"
+            f"{before} -> {after}: a change of layout keeps the dims and their order, and moves "
+            f"only @axis and {{axis}}"
         )
     for old, new in zip(before.dims, after.dims, strict=True):
         short, long = sorted((old.axes, new.axes), key=len)
@@ -91,23 +91,20 @@ def check_result(inputs: Sequence[Layout], output: Layout) -> tuple[str, ...]:
     unknown = [name for name in kept if name not in sharded and not name.isdigit()]
     if len(factors) > 1 and unknown:
         raise ValueError(
-            f"{line}: the result has a dim {unknown[0]}, and no factor has one of that name; a dim "
-            f"that stays keeps its name"
+            f"{line}: the result has a dim {unknown[0]}, and no factor has one of that name"
         )
     for axis in dict.fromkeys(axis for axes in sharded.values() for axis in axes):
         first, *others = (_plain(name) for name, axes in sharded.items() if axis in axes)
         if others:
             raise ValueError(
-                f"{line}: {axis} shards {first} and {others[0]}, two dims of one product; each "
-                f"rank could compute its diagonal block alone. All-gather one of the two factors "
-                f"over {axis} first (write {first} without @{axis})"
+                f"{line}: {axis} shards {first} and {others[0]}, two dims of one product; "
+                f"all-gather one of the factors first (write {first} without @{axis})"
             )
     partial = [axis for factor in factors for axis in factor.owed]
     twice = [axis for axis in partial if partial.count(axis) > 1]
     if twice:
         raise ValueError(
-            f"{line}: two factors are partial sums over {twice[0]}, and the product of two sums is "
-            f"not the sum of the products; all-reduce one of them first"
+            f"{line}: two factors are partial sums over {twice[0]}; all-reduce one of them first"
         )
     contracted = {name: axes for name, axes in sharded.items() if name not in kept}
     causes = {
@@ -129,8 +126,8 @@ def check_result(inputs: Sequence[Layout], output: Layout) -> tuple[str, ...]:
     for axis in output.owed:
         if axis not in causes:
             raise ValueError(
-                f"{line}: nothing is summed over {axis}, no contracted dim is sharded over it. "
-                f"Write {output.name} without {{{axis}}}, or shard the contracted dim"
+                f"{line}: nothing is summed over {axis}; shard the contracted dim over it, or "
+                f"write {output.name} without {{{axis}}}"
             )
     local = tuple(Dim(d.name, sharded.get(d.name, d.axes)) for d in output.dims)
     for dim, here in zip(output.dims, local, strict=True):
@@ -165,10 +162,6 @@ def _plain(name: str) -> str:
 
 def _over(axes: tuple[str, ...]) -> str:
     return f"sharded over {' and '.join(axes)}" if axes else REPLICATED
-
-
-def _said(layout: Layout, at: str | int) -> str:
-    return f"sharded along {layout.dims[at].name}" if isinstance(at, int) else str(at)
 
 
 def _unequal(name: str, factors: Sequence[Layout]) -> str:

@@ -68,47 +68,45 @@ def _memory(axis, ranks) -> None:
     unit, size = _unit(max(max(r["peak"], *r["held_by_tier"].values()) for r in ranks))
     below = _below(ranks)
     narrow = BAR / (2 + len(below))
-    for row, report in enumerate(ranks):
-        held, formula = report["held_by_tier"], report["estimate"]["held_by_tier"]
-        y, device = row - BAR / 2 + narrow, held.get("device", 0)
-        _bar(axis, y, "held, device", device / size, GREYS["device"], high=2 * narrow)
-        more = (report["peak"] - device) / size
-        _bar(axis, y, "more at the peak", more, CARD, high=2 * narrow, left=device / size)
-        _mark(axis, y, formula.get("device", 0) / size, high=2 * narrow)
-        if "peak" in report["estimate"]:
-            _mark(axis, y, report["estimate"]["peak"] / size, high=2 * narrow, of="estimated peak")
-        for place, tier in enumerate(below):
-            if held.get(tier) or formula.get(tier):
-                y = row - BAR / 2 + narrow * (2.5 + place)
-                wide = held.get(tier, 0) / size
-                _bar(axis, y, f"held, {tier}", wide, GREYS[tier], high=narrow)
-                _mark(axis, y, formula.get(tier, 0) / size, high=narrow)
+    y, high = narrow - BAR / 2, 2 * narrow  # of the device, from the middle of a rank's row
+    for tier in ("device", *below):
+        held = [r["held_by_tier"].get(tier, 0) / size for r in ranks]
+        _bars(axis, y, f"held, {tier}", held, GREYS[tier], high=high)
+        formula = [r["estimate"]["held_by_tier"].get(tier, 0) / size for r in ranks]
+        _marks(axis, y, "formula", formula, high=high)
+        if tier == "device":
+            more = [r["peak"] / size - h for r, h in zip(ranks, held, strict=True)]
+            _bars(axis, y, "more at the peak", more, CARD, high=high, left=held)
+            peaks = [r["estimate"].get("peak", 0) / size for r in ranks]
+            if any(peaks):
+                _marks(axis, y, "estimated peak", peaks, high=high)
+        y, high = y + (high + narrow) / 2, narrow
     _rows(axis, ranks, f"memory of each rank, {unit}")
 
 
 def _sent(axis, ranks) -> None:
     unit, size = _unit(max(report["sent"] for report in ranks) or 1)
-    for row, report in enumerate(ranks):
-        left = 0.0
-        for name, (colour, hatch) in OVER.items():
-            wide = report["sent_by_axis"].get(name, 0) / size
-            _bar(axis, row, f"over {name}", wide, colour, hatch=hatch, left=left)
-            left += wide
-        _mark(axis, row, report["estimate"]["sent"] / size)
+    left = [0.0] * len(ranks)
+    for name, (colour, hatch) in OVER.items():
+        wide = [report["sent_by_axis"].get(name, 0) / size for report in ranks]
+        if any(wide):
+            _bars(axis, 0.0, f"over {name}", wide, colour, left=left, hatch=hatch)
+        left = [a + b for a, b in zip(left, wide, strict=True)]
+    _marks(axis, 0.0, "formula", [report["estimate"]["sent"] / size for report in ranks])
     _rows(axis, ranks, f"sent in a step, {unit}")
 
 
-def _bar(axis, y: float, name: str, wide: float, colour: str, *, high=BAR, hatch="", left=0.0):
-    if wide:
-        look = {"color": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.5}
-        axis.barh(y, wide, left=left, height=high, label=name, **look)
+def _bars(axis, y: float, name: str, wide: list[float], colour: str, high=BAR, **look) -> None:
+    rows = [rank + y for rank in range(len(wide))]
+    look |= {"color": colour, "edgecolor": INK, "linewidth": 0.5}
+    axis.barh(rows, wide, height=high, label=name, **look)
 
 
-def _mark(axis, y: float, x: float, high: float = BAR, of: str = "formula") -> None:
-    style = "-" if of == "formula" else DASHES
-    ends = [y - 0.56 * high, y + 0.56 * high]
-    looks = {"linestyle": style, "color": method(1), "linewidth": 2, "clip_on": False}
-    axis.plot([x, x], ends, label=of, **looks)
+def _marks(axis, y: float, name: str, at: list[float], high: float = BAR) -> None:
+    look = {"linestyle": "-" if name == "formula" else DASHES, "color": method(1), "linewidth": 2}
+    for rank, x in enumerate(at):
+        ends = [rank + y - 0.56 * high, rank + y + 0.56 * high]
+        axis.plot([x, x], ends, label=name, clip_on=False, **look)
 
 
 def _rows(axis, ranks, title: str) -> None:

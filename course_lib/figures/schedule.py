@@ -100,8 +100,8 @@ def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> P
     if not names or (lanes[BACKWARD] and [visit.part for visit in lanes[BACKWARD]] != names):
         raise ValueError("a schedule needs a forward, and a backward that takes its parts in turn")
     lanes = {phase: visits for phase, visits in lanes.items() if visits}
-    width = len(names) * (WIDE + GAP) + 1.1
     striped = token_sharded(lanes[FORWARD])
+    width = max(len(names) * (WIDE + GAP) + 1.1, 5.4 * bool(striped))  # room for the legend
     size = (width, 0.55 + sum(map(_height, lanes.values())) + LEGEND * bool(striped))
     alt = _in_words(lanes, striped)
     return draw(size, alt, lambda figure: _paint(figure, lanes, names, striped), title)

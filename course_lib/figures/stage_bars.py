@@ -7,8 +7,6 @@ parameters on 64 ranks it is figure 1 of the ZeRO paper. Lesson 09; its slider i
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from course_lib.figures.colours import CARD, Picture, draw, in_words, method
 from course_lib.figures.shapes import stacked
 
@@ -19,18 +17,11 @@ SHADES = dict(zip(KINDS, map(method, (0, 1, 3)), strict=True))
 SIZE = (7.8, 3.0)  # inches
 
 
-class Widths(NamedTuple):
-    """Bytes of one number: of a parameter, of a gradient, and whether a float32 master is kept."""
-
-    parameter: int
-    gradient: int
-    master: bool
-
-
+# Bytes of a parameter, of a gradient, and whether a float32 master is kept.
 PRECISIONS = {
-    "float32": Widths(4, 4, False),
-    "bf16": Widths(2, 2, True),
-    "bf16, float32 gradients": Widths(2, 4, True),
+    "float32": (4, 4, False),
+    "bf16": (2, 2, True),
+    "bf16, float32 gradients": (2, 4, True),
 }
 
 
@@ -44,16 +35,16 @@ def stage_bytes(
         raise ValueError(f"precision={precision!r} is none of {', '.join(map(repr, PRECISIONS))}")
     if optimizer not in RULES:
         raise ValueError(f"optimizer={optimizer!r} is none of {', '.join(map(repr, RULES))}")
-    widths = PRECISIONS[precision]
+    parameter, gradient, master = PRECISIONS[precision]
 
     def holds(width: int, states: int, *, alive: bool = False, of: int = stage) -> float:
         return per_parameter(of, ranks, width=width, states=states, alive=alive)
 
     # The form adds kinds up; from stage 2 on it counts gradients only while they are alive.
     without = max(stage, 2)
-    alone = holds(widths.parameter, 0, of=without)
-    gradients = holds(widths.gradient, 0, alive=True) - holds(widths.gradient, 0, of=without)
-    kept = RULES[optimizer].states + widths.master  # each of them 4 bytes wide
+    alone = holds(parameter, 0, of=without)
+    gradients = holds(gradient, 0, alive=True) - holds(gradient, 0, of=without)
+    kept = RULES[optimizer].states + master  # each of them 4 bytes wide
     return dict(zip(KINDS, (alone, gradients, holds(4, kept) - holds(4, 0)), strict=True))
 
 

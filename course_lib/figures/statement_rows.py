@@ -77,14 +77,14 @@ def axis_sizes(layouts: Sequence[Layout], axes: Mapping[str, int]) -> dict[str, 
         if axis not in given:
             where = next(str(layout) for layout in layouts if axis in layout.axes)
             raise ValueError(
-                f"{where}: the axis {axis} has no size; axes given: {have}. Say how many ranks it "
-                f"has: statement(…, {axis}=2)"
+                f"{where}: the axis {axis} has no size; axes given: {have}. Write, for example, "
+                f"statement(…, {axis}=2)"
             )
     for axis, size in given.items():
         if size < 1 or (size == 1 and axis in used):
             raise ValueError(
-                f"{axis}={size}: an axis of {size} shards nothing and needs no collective; give 2 "
-                f"or more, or write the statement without {axis}"
+                f"{axis}={size}: an axis of {size} shards nothing; give 2 or more, or write the "
+                f"statement without {axis}"
             )
     kept = {axis: size for axis, size in given.items() if size > 1}
     if not kept:
