@@ -33,9 +33,8 @@ def test_each_check_draws_other_cases_of_every_kind():
     for seed in SEEDS:
         kinds = set()
         for case in drawn(seed)[:-1]:
-            travel, works = speed.transfer(case), speed.operations(case, case["batch"])
-            reads = case["item"] * case["parameters"] / case["memory"]
-            kinds.add(max((travel, "link"), (works, "work"))[1] + str(works < reads))
+            c = speed.Counts(case)
+            kinds.add(max((c.transfer, "link"), (c.works, "work"))[1] + str(c.works < c.reads))
         assert kinds == {"linkTrue", "linkFalse", "workFalse"}
 
 
