@@ -6,21 +6,17 @@ may be lost, until the folder is synced its entries, each by itself. Lesson 14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from course_lib.classroom.checks import bench
 from course_lib.collectives.call import Group
 from course_lib.ledger import ledger
+from course_lib.ledger.book import Book
 
-MAKE, CREATE, CONTENT, SYNC, RENAME, REMOVE = (
-    "make",
-    "create",
-    "content",
-    "sync",
-    "rename",
-    "remove",
-)
+MAKE, CREATE, CONTENT = "make", "create", "content"
+SYNC, RENAME, REMOVE = "sync", "rename", "remove"
 TOP = "."
 
 
@@ -34,15 +30,19 @@ class Op(NamedTuple):
     border: int = 0
 
     @property
+    def entry(self) -> str:
+        return self.other if self.kind == RENAME else self.path
+
+    @property
     def touches(self) -> set[str]:
         """The entries that it makes, moves or takes away."""
-        if self.kind == RENAME:
-            return {self.path, self.other}
-        return {self.path} if self.kind in (MAKE, CREATE, REMOVE) else set()
+        return set() if self.kind in (CONTENT, SYNC) else {self.path, self.entry}
 
-
-class NotThere(Exception):
-    """An operation on what is not there: on a real disk, FileNotFoundError."""
+    @property
+    def said(self) -> str:
+        writes = {CREATE: "write (the entry)", CONTENT: "write (the contents)"}
+        more = f" to {self.other}" if self.kind == RENAME else ""
+        return f"{writes.get(self.kind, self.kind)} {self.path}{more}"
 
 
 def parent(path: str) -> str:
@@ -58,39 +58,29 @@ def moved(path: str, old: str, new: str) -> str:
 
 
 class Tree:
-    """Folders and files with what they hold."""
+    """What each path holds: a file its text, a folder None."""
 
-    def __init__(self, files: dict[str, str]):
-        self.files = dict(files)
-        self.folders = {TOP} | {parent(path) for path in files}
+    def __init__(self, files: Mapping[str, str]):
+        self.held = {TOP: None, **{parent(path): None for path in files}, **files}
 
     def apply(self, op: Op) -> None:
-        """Do one operation, or raise NotThere."""
-        if op.kind in (MAKE, CREATE) and parent(op.path) not in self.folders:
-            raise NotThere(parent(op.path))
+        """Do one operation; FileNotFoundError, with its path, where something is not there."""
+        if op.kind in (CONTENT, SYNC, RENAME) and op.path not in self.held:
+            raise FileNotFoundError(op.path)
+        if op.kind in (MAKE, CREATE, RENAME) and self.held.get(parent(op.entry), "") is not None:
+            raise FileNotFoundError(parent(op.entry))
         if op.kind == MAKE:
-            self.folders.add(op.path)
-        elif op.kind == CREATE:
-            self.files[op.path] = ""
-        elif op.kind == CONTENT:
-            if op.path not in self.files:
-                raise NotThere(op.path)
-            self.files[op.path] = op.other
-        elif op.kind == RENAME:
-            self._rename(op.path, op.other)
-        elif op.kind == REMOVE:
-            self.folders = {path for path in self.folders if not inside(path, op.path)}
-            self.files = {p: held for p, held in self.files.items() if not inside(p, op.path)}
-        elif op.path not in self.files and op.path not in self.folders:  # a sync
-            raise NotThere(op.path)
+            self.held.setdefault(op.path)
+        elif op.kind in (CREATE, CONTENT):
+            self.held[op.path] = op.other
+        elif op.kind in (RENAME, REMOVE):
+            taken = [path for path in self.held if inside(path, op.path)]
+            held = {moved(path, op.path, op.other): self.held.pop(path) for path in taken}
+            self.held |= held if op.kind == RENAME else {}
 
-    def _rename(self, old: str, new: str) -> None:
-        if old not in self.files and old not in self.folders:
-            raise NotThere(old)
-        if parent(new) not in self.folders:
-            raise NotThere(parent(new))
-        self.files = {moved(path, old, new): held for path, held in self.files.items()}
-        self.folders = {moved(path, old, new) for path in self.folders}
+    @property
+    def files(self) -> dict[str, str]:
+        return {path: held for path, held in self.held.items() if held is not None}
 
     def there(self, folder: str) -> dict[str, str]:
         """The files of a folder by their names in it."""
@@ -104,35 +94,30 @@ class Crash(NamedTuple):
     tree: Tree
     power: bool
     lost: Op | None = None  # has not reached the disk, nor has all that builds on it
-    alone: Op | None = None  # of all that was not synced, only this one has, and what it needs
+    how: str = ""  # what has reached the disk, or has not, in words
 
 
-def crashes(before: dict[str, str], ops: Sequence[Op]) -> Iterator[Crash]:
+def crashes(before: Mapping[str, str], ops: Sequence[Op]) -> Iterator[Crash]:
     """What may be there when everything ends after these operations, in this order."""
     yield Crash(_replayed(before, ops, set()), power=False)
-    loose = unsynced(ops)
-    if not loose:
-        return
-    for i in sorted(loose):
-        lost = _with_what_follows(ops, i)
+    loose = [i for i, op in enumerate(ops) if op.kind != SYNC and not _is_durable(ops, i)]
+    for i in loose:
+        lost = _chain(ops, i, range(i + 1, len(ops)))
         # Of all that is lost a rename tells most: it changes what a reader sees.
         told = next((k for k in sorted(lost) if ops[k].kind == RENAME), i)
-        yield Crash(_replayed(before, ops, lost), power=True, lost=ops[told])
-    for i in sorted(loose):
-        lost = loose - _with_what_it_needs(ops, i)
-        yield Crash(_replayed(before, ops, lost), power=True, alone=ops[i])
-    yield Crash(_replayed(before, ops, loose), power=True)
-
-
-def unsynced(ops: Sequence[Op]) -> set[int]:
-    """The operations that a power cut may undo."""
-    return {i for i, op in enumerate(ops) if op.kind != SYNC and not _is_durable(ops, i)}
+        how = f"What has not reached the disk: {ops[told].said}. "
+        yield Crash(_replayed(before, ops, lost), True, ops[told], how)
+    for i in loose:
+        lost = set(loose) - _chain(ops, i, range(i - 1, -1, -1))
+        how = f"Of what was not synced this alone has reached the disk: {ops[i].said}. "
+        yield Crash(_replayed(before, ops, lost), True, how=how)
+    if loose:
+        yield Crash(_replayed(before, ops, set(loose)), power=True)
 
 
 def _is_durable(ops: Sequence[Op], i: int) -> bool:
     """Whether a sync behind it has taken it to the disk."""
-    op = ops[i]
-    path = op.path if op.kind == CONTENT else parent(op.other if op.kind == RENAME else op.path)
+    path = ops[i].path if ops[i].kind == CONTENT else parent(ops[i].entry)
     for later in ops[i + 1 :]:
         if later.kind == RENAME:
             path = moved(path, later.path, later.other)
@@ -141,35 +126,24 @@ def _is_durable(ops: Sequence[Op], i: int) -> bool:
     return False
 
 
-def _with_what_follows(ops: Sequence[Op], i: int) -> set[int]:
-    """An operation and those after it on the same entries, which cannot be without it."""
-    lost, entries = {i}, set(ops[i].touches)
-    for k, later in enumerate(ops[i + 1 :], i + 1):
-        if later.touches & entries:
-            lost.add(k)
-            entries |= later.touches
-    return lost
-
-
-def _with_what_it_needs(ops: Sequence[Op], i: int) -> set[int]:
-    """An operation and those before it on the same entries: on one entry they keep their order."""
-    needed, entries = {i}, set(ops[i].touches)
-    for k in range(i - 1, -1, -1):
+def _chain(ops: Sequence[Op], i: int, others: Iterable[int]) -> set[int]:
+    """An operation and those of the others on the same entries, which keep their order: the later
+    ones cannot be without it, nor it without the earlier ones."""
+    found, entries = {i}, set(ops[i].touches)
+    for k in others:
         if ops[k].touches & entries:
-            needed.add(k)
+            found.add(k)
             entries |= ops[k].touches
-    return needed
+    return found
 
 
-def _replayed(before: dict[str, str], ops: Sequence[Op], lost: set[int]) -> Tree:
+def _replayed(before: Mapping[str, str], ops: Sequence[Op], lost: set[int]) -> Tree:
     """The disk after these operations without the lost ones, and what cannot be without them."""
     tree = Tree(before)
     for i, op in enumerate(ops):
         if i not in lost:
-            try:
+            with suppress(FileNotFoundError):
                 tree.apply(op)
-            except NotThere:
-                continue
     return tree
 
 
@@ -183,8 +157,12 @@ ACROSS = "another file system"
 class Disk:
     """The disk that the answer is given: what it is told to do becomes a note."""
 
-    def __init__(self, borders: Callable[[], int]):
-        self._borders, self.notes = borders, []
+    def __init__(self, book: Book, rank: int):
+        self._book, self._rank, self.notes = book, rank, []
+
+    @property
+    def borders(self) -> int:
+        return sum(record.op in BORDERS for record in self._book.records)
 
     def make(self, folder: str) -> None:
         self._note(MAKE, folder)
@@ -207,7 +185,7 @@ class Disk:
     def _note(self, kind: str, path: str, other: str = "") -> None:
         if len(self.notes) >= MOST:
             raise RuntimeError(f"{MOST} operations on the disk, and a save needs about ten")
-        self.notes.append((kind, _plain(path), other, self._borders()))
+        self.notes.append((kind, _plain(path), other, self._rank, self.borders))
 
 
 def _plain(path: str) -> str:
@@ -227,15 +205,8 @@ def run(
     function: Callable, group: Group, name: str, older: list[str], keep: int, seed: int
 ) -> dict:
     """One save; what this rank did with the disk."""
-    rank = group.rank()
+    given, data = list(older), data_of(name, group.rank(), seed)
     with ledger() as book:
-        disk = Disk(lambda: sum(record.op in BORDERS for record in book.records))
-        given, data = list(older), data_of(name, rank, seed)
-        out, _ = bench.watched(lambda: function(disk, name, data, given, keep, group))
-        borders = sum(record.op in BORDERS for record in book.records)
-    return {
-        "kind": type(out).__name__,
-        "notes": disk.notes,
-        "borders": borders,
-        "changed": given != older,
-    }
+        disk = Disk(book, group.rank())
+        bench.watched(lambda: function(disk, name, data, given, keep, group))
+    return {"notes": disk.notes, "borders": disk.borders, "changed": given != older}
