@@ -7,7 +7,7 @@ filled up by itself to a multiple of the ranks and cut. A wrong idea is another 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -15,200 +15,120 @@ import torch
 from torch import Tensor
 
 MASTER, FIRST, SECOND = KINDS = ("master", "exp_avg", "exp_avg_sq")
-STEP, NEXT = "step", "next"
-KEYS = (*KINDS, STEP, NEXT)
-BATCH = 12  # samples of a step, over all ranks
+BATCH, STEPS = 12, 3  # samples of a step, over all ranks; steps that are made after the load
 PADDING = -777.0  # what stands there is no parameter
+RATE, BETAS, EPS, DECAY = 0.05, (0.9, 0.99), 1e-8, 0.1
 
 Layout = list[list[tuple[str, int]]]  # group by group, (name, elements) in their order
-
-
-class Sizes(NamedTuple):
-    """Of a model with two products: x (i) → h → o."""
-
-    i: int
-    h: int
-    o: int
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        i, h, o = self
-        return {"up.weight": (h, i), "down.weight": (o, h), "up.bias": (h,), "down.bias": (o,)}
-
-    def layout(self, turned: bool) -> Layout:
-        """The names in their groups; `turned`: the last of a group first, as another run may lay
-        them."""
-        groups = (["up.weight", "down.weight"], ["up.bias", "down.bias"])
-        order = [names[::-1] if turned else names for names in groups]
-        return [[(name, math.prod(self.shapes[name])) for name in names] for names in order]
+Places = Mapping[tuple[str, int], tuple[int, int]]  # (name, element) → rank, index in its shard
+State = Mapping[str, Tensor]  # whole tensors, flat, by name
 
 
 class Run(NamedTuple):
-    """What was saved: whole tensors by kind and name, and the counts."""
+    """What m ranks have saved."""
 
-    sizes: Sizes
     m: int
     step: int
-    states: dict[str, dict[str, Tensor]]
-
-    def times(self, factor: float) -> Run:
-        """Another run with the same sizes and counts, and each state so many times as large."""
-        kinds = self.states.items()
-        scaled = {kind: {name: factor * x for name, x in own.items()} for kind, own in kinds}
-        return self._replace(states=scaled)
+    old: Layout
+    states: Mapping[str, State]  # by kind
 
     @property
-    def samples(self) -> int:
-        """How many each of the m ranks has read."""
-        return self.step * BATCH // self.m
+    def new(self) -> Layout:
+        """The last of a group first, as another run may lay them."""
+        return [group[::-1] for group in self.old]
 
 
 def drawn(m: int, n: int, seed: int, few: bool = False) -> Run:
     """A run whose groups divide neither by m nor by n, nor by m as they would be rounded down; or
     one with so `few` biases that the last of three ranks holds none."""
-    r = Random(seed)
-    sizes = Sizes(r.choice((3, 5, 6)), 2, 2)
+    r, made = Random(seed), torch.Generator().manual_seed(seed)
+    old = _layout(r.choice((3, 5, 6)), 2, 2)
     while not few:
-        sizes = Sizes(r.randint(3, 7), r.randint(5, 15), r.randint(1, 7))
-        totals = [sum(size for _, size in group) for group in sizes.layout(False)]
+        old = _layout(r.randint(3, 7), r.randint(5, 15), r.randint(1, 7))
+        totals = [sum(size for _, size in group) for group in old]
         uneven = all(total % k for total in totals for k in (m, n)) and totals[1] > m * (m - 1)
-        if uneven and _most_files(sizes, m, n) >= min(m, 3):
+        if uneven and _most_files(Run(m, 0, old, {}), n) >= min(m, 3):
             break
-    made = torch.Generator().manual_seed(seed)
-    states: dict[str, dict[str, Tensor]] = {}
-    for kind in KINDS:
-        draw = {
-            name: torch.randn(math.prod(shape), generator=made, dtype=torch.float64)
-            for name, shape in sizes.shapes.items()
-        }
-        states[kind] = {name: x * x if kind == SECOND else x for name, x in draw.items()}
-    return Run(sizes, m, r.randint(3, 9), states)
+    states: dict[str, dict[str, Tensor]] = {kind: {} for kind in KINDS}
+    for kind, state in states.items():
+        for name, size in (parameter for group in old for parameter in group):
+            x = torch.randn(size, generator=made, dtype=torch.float64)
+            state[name] = x * x if kind == SECOND else x
+    return Run(m, r.randint(3, 9), old, states)
 
 
-def _most_files(sizes: Sizes, m: int, n: int) -> int:
+def _layout(i: int, h: int, o: int) -> Layout:
+    """Of two products with biases, i → h → o."""
+    return [[("up.weight", h * i), ("down.weight", o * h)], [("up.bias", h), ("down.bias", o)]]
+
+
+def _most_files(run: Run, n: int) -> int:
     """Old files that the elements of one parameter come from which one new rank holds."""
-    most = 0
-    for old, new in zip(sizes.layout(False), sizes.layout(True), strict=True):
-        flat = [[(name, k) for name, size in group for k in range(size)] for group in (old, new)]
-        file_of = {key: at // shard(len(flat[0]), m) for at, key in enumerate(flat[0])}
-        runs: dict[tuple[int, str], set[int]] = {}
-        for at, key in enumerate(flat[1]):
-            runs.setdefault((at // shard(len(flat[1]), n), key[0]), set()).add(file_of[key])
-        most = max(most, *map(len, runs.values()))
-    return most
+    old, files = places(run.old, run.m), {}
+    for (name, k), (rank, _) in places(run.new, n).items():
+        files.setdefault((name, rank), set()).add(old[name, k][0])
+    return max(map(len, files.values()))
 
 
-def shard(total: int, ranks: int) -> int:
-    return -(-total // ranks)
-
-
-def flat(state: dict[str, Tensor], group: Sequence[tuple[str, int]]) -> Tensor:
-    return torch.cat([state[name] for name, _ in group])
-
-
-def cut(state: dict[str, Tensor], layout: Layout, ranks: int, fill: float) -> list[Tensor]:
-    """Every rank's piece of each group, one after another."""
-    pieces: list[list[Tensor]] = [[] for _ in range(ranks)]
+def places(layout: Layout, ranks: int, floor: bool = False, base: bool = False) -> Places:
+    """Where each element lies; or where it would with pieces rounded down to the `floor`, or with a
+    `base` of the second group that forgets the padding of the first."""
+    found, begin = {}, 0
     for group in layout:
-        whole = flat(state, group)
-        size = shard(len(whole), ranks)
-        padded = torch.cat((whole, whole.new_full((size * ranks - len(whole),), fill)))
-        for own, piece in zip(pieces, padded.split(size), strict=True):
-            own.append(piece)
-    return [torch.cat(own) for own in pieces]
+        keys = [(name, k) for name, size in group for k in range(size)]
+        down = len(keys) // ranks
+        piece = down if floor else math.ceil(len(keys) / ranks)
+        found |= {key: (at // piece, begin + at % piece) for at, key in enumerate(keys)}
+        begin += down if base else piece
+    return found
 
 
-def files(run: Run) -> dict[str, list[Tensor]]:
-    """What each old rank has written, by kind."""
-    layout = run.sizes.layout(False)
-    return {kind: cut(run.states[kind], layout, run.m, PADDING) for kind in KINDS}
+def shards(state: State, layout: Layout, ranks: int, fill: float = 0.0) -> Tensor:
+    """(ranks, length): every rank's piece of each group, one after another."""
+    length = sum(math.ceil(sum(size for _, size in group) / ranks) for group in layout)
+    made = torch.full((ranks, length), fill, dtype=torch.float64)
+    for (name, k), place in places(layout, ranks).items():
+        made[place] = state[name][k]
+    return made
 
 
-def wanted(run: Run, n: int, rank: int) -> dict[str, Tensor | int]:
-    """What a new rank has to have."""
-    layout = run.sizes.layout(True)
-    shards = {kind: cut(run.states[kind], layout, n, 0.0)[rank] for kind in KINDS}
-    return {**shards, STEP: run.step, NEXT: run.samples * run.m + rank * BATCH // n}
+def whole(pieces: Sequence[Tensor], there: Places) -> State:
+    """The flat tensors out of shards; what would lie beyond the last is read from its end."""
+    last, end, state = len(pieces) - 1, len(pieces[0]) - 1, {}
+    for (name, _), (rank, at) in there.items():
+        state.setdefault(name, []).append(pieces[min(rank, last)][min(at, end)])
+    return {name: torch.stack(elements) for name, elements in state.items()}
 
 
-def real(run: Run, n: int, rank: int) -> list[int]:
-    """How many elements of each group a new rank holds that are parameters."""
-    held = []
-    for group in run.sizes.layout(True):
-        total = sum(size for _, size in group)
-        size = shard(total, n)
-        held.append(max(0, min(total, (rank + 1) * size) - rank * size))
-    return held
+def files(run: Run) -> dict[str, Tensor]:
+    """What the old ranks have written, by kind."""
+    return {kind: shards(run.states[kind], run.old, run.m, PADDING) for kind in KINDS}
 
 
-# ---- wrong ideas of where things are
-def in_the_old_order(run: Run, n: int, rank: int, kind: str) -> Tensor:
-    return cut(run.states[kind], run.sizes.layout(False), n, 0.0)[rank]
+def misread(run: Run, n: int, kind: str, **how: bool) -> Tensor:
+    """The new shards, where the old files were taken to lie as `places` says."""
+    read = whole(files(run)[kind], places(run.old, run.m, **how))
+    return shards(read, run.new, n)
 
 
-def misread(
-    run: Run, n: int, rank: int, kind: str, *, floor: bool = False, base: bool = False
-) -> Tensor:
-    """Read from the old files with old pieces rounded down, or with the group before without its
-    padding."""
-    whole = files(run)[kind]
-    groups = run.sizes.layout(False)
-    totals = [sum(size for _, size in group) for group in groups]
-    sizes = [total // run.m if floor else shard(total, run.m) for total in totals]
-    begins = [0, totals[0] // run.m if base or floor else sizes[0]]
-    state: dict[str, Tensor] = {}
-    for group, size, begin in zip(groups, sizes, begins, strict=True):
-        at = 0
-        for name, count in group:
-            places = [divmod(at + k, size) for k in range(count)]
-            got = [
-                whole[min(q, run.m - 1)][min(begin + rest, len(whole[0]) - 1)] for q, rest in places
-            ]
-            state[name], at = torch.stack(got), at + count
-    return cut(state, run.sizes.layout(True), n, 0.0)[rank]
-
-
-# ---- how the training goes on
-def loss_of(sizes: Sizes, state: dict[str, Tensor], samples: Tensor) -> Tensor:
-    """The mean over some samples, (b, i + o) each."""
-    up, down = (
-        state[f"{name}.weight"].view(sizes.shapes[f"{name}.weight"]) for name in ("up", "down")
-    )
-    x, y = samples[:, : sizes.i], samples[:, sizes.i :]
-    out = torch.tanh(x @ up.T + state["up.bias"]) @ down.T + state["down.bias"]
-    return ((out - y) ** 2).mean()
-
-
-def corpus(sizes: Sizes, count: int, seed: int) -> Tensor:
-    made = torch.Generator().manual_seed(seed + 1)
-    return torch.randn((count, sizes.i + sizes.o), generator=made, dtype=torch.float64)
-
-
-RATE, BETAS, EPS, DECAY = 0.05, (0.9, 0.99), 1e-8, 0.1
-
-
-def adam(
-    state: dict[str, Tensor], grad: Tensor, step: int, decay: Tensor | float
-) -> dict[str, Tensor]:
-    """One step of AdamW, `step` the new count; elementwise, so a shard is as good as a whole."""
-    one, two = BETAS
-    first = one * state[FIRST] + (1 - one) * grad
-    second = two * state[SECOND] + (1 - two) * grad * grad
-    moved = (first / (1 - one**step)) / ((second / (1 - two**step)).sqrt() + EPS)
-    master = state[MASTER] * (1 - RATE * decay) - RATE * moved
-    return {MASTER: master, FIRST: first, SECOND: second}
-
-
-def without_a_save(run: Run, seed: int, count: int) -> list[float]:
-    """The next losses of the run, had it gone on in one process."""
-    states = {name: {k: run.states[k][name] for k in KINDS} for name in run.sizes.shapes}
-    samples, losses = corpus(run.sizes, (run.step + count) * BATCH, seed), []
-    for k in range(run.step, run.step + count):
-        leaves = {name: s[MASTER].clone().requires_grad_() for name, s in states.items()}
-        loss = loss_of(run.sizes, leaves, samples[k * BATCH : (k + 1) * BATCH])
-        grads = torch.autograd.grad(loss, list(leaves.values()))
-        for (name, state), grad in zip(states.items(), grads, strict=True):
-            decay = DECAY if name.endswith("weight") else 0.0
-            states[name] = adam(state, grad, k + 1, decay)
-        losses.append(loss.item())
-    return losses
+def losses(
+    run: Run, states: Mapping[str, State], step: int, starts: Sequence[int], seed: int
+) -> list[float]:
+    """The next losses of a linear regression on all parameters, from these states under AdamW; each
+    rank's samples begin at its start."""
+    names = [name for group in run.old for name, _ in group]
+    master, first, second = (torch.cat([states[kind][x] for x in names]) for kind in KINDS)
+    weights = sum(size for _, size in run.old[0])  # they come first, and decay
+    made, shape = torch.Generator().manual_seed(seed + 1), (BATCH * (run.step + STEPS), len(master))
+    samples = torch.randn(shape, generator=made, dtype=torch.float64)
+    (one, two), found = BETAS, []
+    for k in range(STEPS):
+        begins = [start + k * BATCH for start in starts]
+        rows = torch.cat([samples[at : at + BATCH // len(starts)] for at in begins])
+        errors = rows @ master
+        found.append(errors.square().mean().item())
+        grad, t = 2 * rows.T @ errors / len(rows), step + k + 1
+        first, second = one * first + (1 - one) * grad, two * second + (1 - two) * grad * grad
+        master[:weights] *= 1 - RATE * DECAY
+        master -= RATE * (first / (1 - one**t)) / ((second / (1 - two**t)).sqrt() + EPS)
+    return found

@@ -6,10 +6,10 @@ error. When a block ends, what was whole in it is overwritten. Lesson 14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +22,15 @@ KEYS = PLACEHOLDERS, DECAY, NUMEL, NORM = ("placeholders", "decay", "numel", "no
 SMALL = 16  # elements: a parameter of as many at most stays whole
 
 
-class Sizes(NamedTuple):
-    v: int  # vocabulary
-    h: int  # hidden
-    f: int  # inner
-
-
 class Small(nn.Module):
     """A table that is a head too, two layers, a weight of three dims, a large vector, what is small
     and stays whole, also with two dims, and buffers: one without elements, one that no file gets.
+
+    Of a vocabulary v, h hidden, f within.
     """
 
-    def __init__(self, sizes: Sizes, seed: int):
+    def __init__(self, v: int, h: int, f: int, seed: int):
         super().__init__()
-        v, h, f = sizes
         self.tokens = nn.Embedding(v, h)
         self.up, self.down = nn.Linear(h, f), nn.Linear(f, h, bias=False)
         self.norm = nn.LayerNorm(h)
@@ -56,14 +51,15 @@ class Small(nn.Module):
 
 
 class Cut:
-    """The large parameters of a model, cut over a group; `gathered` has some of them whole."""
+    """The large parameters of a model, cut over a group; `gathered` has some of them whole, and
+    overwrites them when its block ends."""
 
     def __init__(self, model: nn.Module, group: Group):
         self.group, self.names = group, {p: name for name, p in model.named_parameters()}
         self.shards: dict[nn.Parameter, Tensor] = {}
         self.shapes = {p: p.shape for p in self.names}
-        self.whole: dict[nn.Parameter, int] = {}  # and in how many blocks
-        self.counts: dict[str, int] = {}
+        self.blocks: Counter = Counter()  # in which a parameter is whole now
+        self.counts: Counter = Counter()  # gathers, by name
         self.most = 0  # elements that were whole at once
         for p in self.names:
             if p.numel() > SMALL:
@@ -77,73 +73,54 @@ class Cut:
         lists = (x.parameters() if isinstance(x, nn.Module) else [x] for x in what)
         mine = [p for p in dict.fromkeys(chain.from_iterable(lists)) if p in self.shards]
         for p in mine:
-            self._gather(p)
+            if not self.blocks[p]:
+                shape = self.shapes[p]
+                p.data = all_gather(self.shards[p], self.group)[: shape.numel()].view(shape)
+                self.counts[self.names[p]] += 1
+            self.blocks[p] += 1
+        self.most = max(self.most, sum(self.shapes[p].numel() for p in +self.blocks))
         try:
             yield
         finally:
             for p in mine:
-                self._free(p)
-
-    def _gather(self, p: nn.Parameter) -> None:
-        self.whole[p] = self.whole.get(p, 0) + 1
-        if self.whole[p] > 1:
-            return
-        name = self.names[p]
-        self.counts[name] = self.counts.get(name, 0) + 1
-        shape = self.shapes[p]
-        p.data = all_gather(self.shards[p], self.group)[: shape.numel()].view(shape)
-        held = sum(self.shapes[each].numel() for each, blocks in self.whole.items() if blocks)
-        self.most = max(self.most, held)
-
-    def _free(self, p: nn.Parameter) -> None:
-        self.whole[p] -= 1
-        if not self.whole[p]:
-            p.data.fill_(torch.nan)
-            p.data = p.new_empty(0)
+                self.blocks[p] -= 1
+                if not self.blocks[p]:
+                    p.data.fill_(torch.nan)
+                    p.data = p.new_empty(0)
 
 
-class Written:
-    """`write(name, tensor)`: keeps what it is given, and looks at it in the end."""
-
-    def __init__(self):
-        self.tensors: list[tuple[str, object]] = []
-
-    def __call__(self, name: str, tensor: Tensor) -> None:
-        self.tensors.append((name, tensor))
-
-    def seen(self) -> list[dict]:
-        copies = [x.detach().clone() if bench.plain(x) else None for _, x in self.tensors]
-        return [
-            {"name": str(name), "kind": type(x).__name__, "tensor": copy}
-            for (name, x), copy in zip(self.tensors, copies, strict=True)
-        ]
-
-
-def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
+def run(function: Callable, group: Group, sizes: Sequence[int], seed: int) -> dict:
     """Call `function` on a model, and on another one before the first one's writer has read."""
-    model = Small(Sizes(*sizes), seed)
-    cut, written = Cut(model, group), Written()
-    out, facts = bench.watched(lambda: function(model, cut.gathered, written, group))
-    at_once, later = written.seen(), Small(Sizes(*sizes), seed + 1)
-    bench.watched(lambda: function(later, Cut(later, group).gathered, Written(), group))
-    pairs = zip(at_once, written.seen(), strict=True)
+    model, later = Small(*sizes, seed), Small(*sizes, seed + 1)
+    cut, cut_later = Cut(model, group), Cut(later, group)
+    given: list[dict] = []
+
+    def write(name: str, tensor: Tensor) -> None:
+        given.append({"name": str(name), "kind": type(tensor).__name__, "tensor": tensor})
+
+    out, facts = bench.watched(lambda: function(model, cut.gathered, write, group))
+    written = [{**each, "tensor": _copy(each["tensor"])} for each in given]
+    bench.watched(lambda: function(later, cut_later.gathered, write, group))
+    for each, held in zip(written, given, strict=False):  # the later model's are beyond them
+        copy, now = each["tensor"], _copy(held["tensor"])
+        same = copy is None or torch.equal(copy.nan_to_num(), now.nan_to_num())
+        each["overwritten"] = not same
     is_dict = isinstance(out, Mapping)
     values = {key: _plain(out[key]) for key in KEYS if key in out} if is_dict else {}
     return {
         "kind": "dict" if is_dict else type(out).__name__,
-        "lost": [key for key in KEYS if key not in values],
+        "lost": ", ".join(key for key in KEYS if key not in values),
         "values": values,
-        "written": at_once,
-        "overwritten": [old["name"] for old, now in pairs if _moved(old, now)],
-        "counts": cut.counts,
+        "written": written,
+        "writes": len(written),
+        "counts": dict(cut.counts),
         "most": cut.most,
-        "sent": facts,
+        "others": sum(facts["ops"].values()) - cut.counts.total(),
     }
 
 
-def _moved(before: dict, now: dict) -> bool:
-    a, b = before["tensor"], now["tensor"]
-    return a is not None and not torch.equal(a.nan_to_num(), b.nan_to_num())
+def _copy(x: object) -> Tensor | None:
+    return x.detach().clone() if bench.plain(x) else None
 
 
 def _plain(value: object) -> list[str] | float | str:

@@ -7,6 +7,8 @@ against one small message for each of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -33,38 +35,32 @@ SMALL = 64  # bytes that a rank may send beside the forwards, for each of them
 # gathers and says that it has left, so that what would hang ends in a note in milliseconds
 STOP, WORDS = 1000, 50  # the stop is no small number: each is an object of its own
 CASES, LIMITED, NOTHING = 5, 2, 4
-HERE, LEFT = 1.0, 0.0
 ENDLESS = 60  # forwards of one call: far more than any rank may ask for
 
 
 class Prompt(NamedTuple):
-    """What one rank is asked for."""
+    """What one rank is asked for, of a model that makes STOP its `length`-th new token."""
 
     ids: list[int]
-    most: int  # new tokens
+    most: int  # new tokens that are asked for
+    length: int
     seed: int  # of its own continuation
-
-    def next(self, ids: list[int]) -> int:
-        """The model's token after `ids`: never STOP before `length` tokens, and STOP there."""
-        made = len(ids) - len(self.ids)
-        if made == self.length - 1:
-            return int(str(STOP))
-        return 1 + (self.seed + 7 * sum(ids) + 13 * len(ids)) % (WORDS - 1)
-
-    @property
-    def length(self) -> int:
-        """New tokens until the model says STOP, which is one of them; it may be above `most`."""
-        return 1 + self.seed % 11
-
-    def wanted(self) -> list[int]:
-        ids = list(self.ids)
-        for _ in range(min(self.most, self.length)):
-            ids.append(self.next(ids))
-        return ids
 
     @property
     def forwards(self) -> int:
         return min(self.most, self.length)
+
+    def next(self, ids: list[int]) -> int:
+        """The model's token after `ids`."""
+        if len(ids) - len(self.ids) == self.length - 1:
+            return int(str(STOP))
+        return 1 + (self.seed + 7 * sum(ids) + 13 * len(ids)) % (WORDS - 1)
+
+    def wanted(self) -> list[int]:
+        ids = list(self.ids)
+        for _ in range(self.forwards):
+            ids.append(self.next(ids))
+        return ids
 
 
 def prompts(n: int, seed: int) -> list[list[Prompt]]:
@@ -72,23 +68,22 @@ def prompts(n: int, seed: int) -> list[list[Prompt]]:
     one, up to its limit. In the first two the others meet their stop, then their limit, then they
     want nothing; in the last no rank wants anything. Prompts may have stops in them, at the end
     too."""
-    r = Random(seed)
-    made = []
+    r, made = Random(seed), []
     for case in range(CASES):
-        longest = (case + seed) % n
-        row = []
+        row: list[Prompt] = []
         for rank in range(n):
-            length = r.randint(8, 11) if rank == longest else r.randint(2, 5)
+            longest = rank == (case + seed) % n
+            length = r.randint(8, 11) if longest else r.randint(2, 5)
             most = length + r.randint(1, 9)
-            if rank == longest and case % 2:
+            if longest and case % 2:
                 most, length = length - 1, 11
-            if rank != longest and case >= LIMITED:
+            if not longest and case >= LIMITED:
                 most = r.randint(1, length - 1) if case == LIMITED else 0
-            most = 0 if case == NOTHING else most
             ids = [r.randint(1, WORDS - 1) for _ in range(r.randint(1, 6))]
             if (case + rank) % 2:
                 ids += r.choice(([STOP], [STOP, r.randint(1, WORDS - 1), STOP]))
-            row.append(Prompt(ids, most, 11 * r.randint(1, 900) + length - 1))
+            most = 0 if case == NOTHING else most
+            row.append(Prompt(ids, most, length, r.randint(1, 9999)))
         made.append(row)
     return made
 
@@ -102,62 +97,55 @@ class Forward:
 
     def __init__(self, prompt: Prompt, group: Group):
         self.prompt, self.group = prompt, group
-        self.calls, self.alone, self.odd = 0, [], ""
+        self.calls, self.alone = 0, []  # alone: the ranks that had ended at this one's last call
 
     def __call__(self, ids: list[int]) -> int:
         if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
-            self.odd = type(ids).__name__
             raise TypeError("forward takes a list of whole numbers with at least one in it")
         self.calls += 1
         if self.calls > ENDLESS:
             raise RuntimeError(f"{ENDLESS} forwards, and no rank is asked for so many")
-        state = self._gather(HERE)
-        gone = [rank for rank, where in enumerate(state) if where == LEFT]
-        if gone:
-            self.alone = gone
-            raise Left(f"ranks {gone} have ended")
+        self.alone = [rank for rank, here in enumerate(self._gather(True)) if not here]
+        if self.alone:
+            raise Left(f"ranks {self.alone} have ended")
         return self.prompt.next(ids)
 
     def rest(self) -> None:
         """This rank has ended: answer what the others still ask for, until all have."""
-        while any(self._gather(LEFT)):
+        while any(self._gather(False)):
             pass
 
-    def _gather(self, where: float) -> list[float]:
-        return all_gather(torch.tensor([where]), self.group).tolist()
+    def _gather(self, here: bool) -> list[float]:
+        return all_gather(torch.tensor([float(here)]), self.group).tolist()
 
 
 def run(function: Callable, group: Group, seed: int) -> dict:
-    """Each case of a seed, with fresh prompts on every rank."""
-    rank, reports = group.rank(), []
+    """Each case of a seed, with fresh prompts on every rank, until one asks for a forward alone."""
+    reports: list[dict] = []
     for row in prompts(group.size(), seed):
-        own = row[rank]
-        forward, given = Forward(own, group), list(own.ids)
-        report: dict = {"kind": "", "out": None, "error": ""}
-        try:
-            out, facts = bench.watched(
-                lambda g=given, f=forward, o=own: function(g, f, o.most, STOP, group)
-            )
-        except Left:
-            out, facts = None, {"ops": {}, "bytes": 0}
-        report["kind"] = type(out).__name__
-        if isinstance(out, list) and all(type(i) is int for i in out):
-            report["out"] = list(out)
-        if isinstance(out, Tensor):
-            report["kind"] = f"Tensor of shape {list(out.shape)}"
-        gathers = facts["ops"].get("all_gather", 0)
-        report |= {
+        own = row[group.rank()]
+        forward, given, out = Forward(own, group), list(own.ids), None
+        answered = partial(function, given, forward, own.most, STOP, group)
+        facts: dict = {"ops": {}, "bytes": 0}
+        with suppress(Left):
+            out, facts = bench.watched(answered)
+        tokens = isinstance(out, list) and all(type(i) is int for i in out)
+        shape = f" of shape {list(out.shape)}" if isinstance(out, Tensor) else ""
+        gathers = min(facts["ops"].get("all_gather", 0), forward.calls)
+        report = {
+            "kind": type(out).__name__ + shape,
+            "out": list(out) if tokens else None,
             "changed": given != own.ids,
             "calls": forward.calls,
             "alone": forward.alone,
-            "others": sum(facts["ops"].values()) - min(gathers, forward.calls),
+            "others": sum(facts["ops"].values()) - gathers,
             "bytes": facts["bytes"],
         }
-        forward.rest()
         reports.append(report)
+        forward.rest()
         if any(all_gather(torch.tensor([float(bool(forward.alone))]), group).tolist()):
             break
-    return {"kind": reports[0]["kind"], "cases": reports}
+    return {"kind": "" if reports[-1]["alone"] else reports[-1]["kind"], "cases": reports}
 
 
 # ---- what is said of it
@@ -192,11 +180,7 @@ def _tried(answer: Answer, judge: Judge, members: list[int], seed: int) -> Trial
     except Finding as finding:
         SAYS.refuse({"a rank stops early #1": finding.hangs}, when=when, text=finding.text)
         raise
-    refuse_none(
-        [{"kind": "" if r["cases"][-1]["alone"] else r["kind"]} for r in reports],
-        when,
-        "its prompt with the new tokens",
-    )
+    refuse_none(reports, when, "its prompt with the new tokens")
     return Trial(reports, prompts(len(reports), seed), when)
 
 
@@ -210,9 +194,9 @@ def _look_at_ends(one: Trial) -> None:
 
 
 def _look_at_shape(one: Trial) -> None:
-    for entry, key, odd in (("not a list", "out", None), ("input changed", "changed", True)):
-        for _, rank, did in one.each():
-            SAYS.refuse({entry: did[key] is odd}, rank=rank, kind=did["kind"], when=one.when)
+    for _, rank, did in one.each():
+        looks = {"not a list": did["out"] is None, "input changed": did["changed"]}
+        SAYS.refuse(looks, rank=rank, kind=did["kind"], when=one.when)
 
 
 def _look_at_values(one: Trial) -> None:
