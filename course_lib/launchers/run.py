@@ -28,6 +28,8 @@ WRAPPER = Path(__file__).with_name("as_rank.py")
 LOOK = 0.3  # seconds in which a rank that did not end says where it is
 SETTLE = 2.0  # seconds in which ranks may notice that their launcher has ended
 GRACE = 4.0  # seconds that a launcher gets to end its ranks
+ATTEMPTS = 3  # with a port each, where another program may have taken it
+TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 # What a launcher around this process has said about this process, and not about its children.
 FOREIGN = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_(RANK|WORLD_SIZE|SIZE)|MASTER_(ADDR|PORT)|GROUP_.*|ROLE_.*|CROSS_.*"
@@ -82,18 +84,22 @@ def run(
     """Start `world` ranks of a program, a file of Python, under the launcher `name`.
 
     `options` stand in the place of the launcher's own choice of ranks, `variables` beside this
-    process's. A port is looked for where none is given.
+    process's. A port is looked for where none is given, and another one if it is taken meanwhile.
     """
     entry = launcher(name)
     program = Path(program).absolute()
     if not program.is_file():
         raise FileNotFoundError(f"there is no program {program}")
-    with tempfile.TemporaryDirectory(prefix="course-launch-") as folder:
-        started = entry.start(Call(WRAPPER, world, arguments, options, port, Path(folder)))
-        env = {**environment(), **(variables or {}), **started.variables, PROGRAM: str(program)}
-        env |= {FOLDER: folder, SECONDS: str(timeout), STARTER: str(os.getpid())}
-        env["TMPDIR"] = folder  # where torchrun leaves a folder of logs: it goes with this one
-        return _ended(name, started, env, Path(folder), timeout)
+    for _ in range(ATTEMPTS):
+        with tempfile.TemporaryDirectory(prefix="course-launch-") as folder:
+            started = entry.start(Call(WRAPPER, world, arguments, options, port, Path(folder)))
+            env = {**environment(), **(variables or {}), **started.variables, PROGRAM: str(program)}
+            env |= {FOLDER: folder, SECONDS: str(timeout), STARTER: str(os.getpid())}
+            env["TMPDIR"] = folder  # where torchrun leaves a folder of logs: it goes with this one
+            ran = _ended(name, started, env, Path(folder), timeout)
+        if port is not None or not TAKEN.search(ran.heard):
+            break
+    return ran
 
 
 def environment() -> dict[str, str]:

@@ -108,6 +108,15 @@ def test_a_launcher_around_this_process_is_not_taken_for_the_one_that_runs(monke
     assert set(commands.five(0, 1, 0)) <= set(values)
 
 
+@pytest.mark.parametrize(("port", "code"), [(None, 0), (29501, 1)])
+def test_a_port_that_was_taken_meanwhile_is_tried_again_unless_it_is_asked_for(
+    tmp_path, monkeypatch, port, code
+):
+    once = f"[ -e {tmp_path}/again ] || {{ touch {tmp_path}/again; echo EADDRINUSE; exit 1; }}"
+    lines = f"{once}; RANK=0 $PYTHON $RANK_PY"
+    assert run(shell(monkeypatch, lines), path("variables"), port=port).returncode == code
+
+
 def test_only_what_a_launcher_has_set_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("OF_THE_USER", "1")
     lines = "export LOCAL_RANK=0 OF_THE_USER=2; RANK=0 $PYTHON $RANK_PY --local_rank=0"
