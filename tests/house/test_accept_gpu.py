@@ -40,9 +40,8 @@ def results(world: int = 4) -> list[dict[str, Any]]:
     }
     for n in sorted({2, world}):
         good[f"notebooks at world {n}"] = {"world": n, "nccl_communicators": {str(n): 3}}
-        good[f"training at world {n}"] = {"world": n, "backends": ["nccl"]}
-        good[f"resuming at world {n}"] = {"world": n, "backends": ["nccl"]}
-        good[f"scaling at world {n}"] = {"world": n, "backends": ["nccl"]}
+        for name in ("training", "resuming", "scaling"):
+            good[f"{name} at world {n}"] = {"world": n, "backends": ["nccl"]}
     order = [stage.name for stage in stages.stages(world)]
     assert sorted(order) == sorted(good)
     return [{"name": name, "ok": True, "found": "fine", **good[name]} for name in order]
@@ -133,15 +132,12 @@ def test_tests_are_counted_with_names_and_reasons(course: Place) -> None:
 
 
 def test_a_run_in_which_nothing_passed_is_no_success(course: Place) -> None:
-    (course.root / "tests" / "test_toy.py").write_text(TESTS)
-    found = stages.tests(course, 120, "-k", "left_out")
-    assert (found["ok"], found["found"]) == (False, "0 passed, 1 skipped")
-
-
-def test_tests_that_are_not_there_are_no_success(course: Place) -> None:
     found = stages.tests(course, 120)
     assert not found["ok"] and found["found"] == "pytest itself ended with 5: 0 passed"
     assert any("collected 0 items" in line for line in found["tail"]), found["tail"]
+    (course.root / "tests" / "test_toy.py").write_text(TESTS)
+    found = stages.tests(course, 120, "-k", "left_out")
+    assert (found["ok"], found["found"]) == (False, "0 passed, 1 skipped")
 
 
 def with_commands(course: Place, program: str) -> None:
@@ -155,13 +151,18 @@ TRAIN = """
 import json, sys
 fault = sys.argv[sys.argv.index("--stage") + 1] if "--stage" in sys.argv else "0"
 rank = {"rank": 0, "held": 8, "sent": 6, "peak": 11, "estimate": {"held": 8, "sent": 6, "peak": 10}}
-run = {"losses": [2.0, 1.0], "ranks": [rank], "backend": "gloo", "device": "cpu"}
+run = {"losses": [2.0, 1.0], "ranks": [rank], "backend": "nccl", "device": "cuda:0",
+       "tokens_per_second": 1500.0, "mfu": 0.2}
 if fault == "1":
     rank["held"] = 9
 if fault == "2":
     run["losses"][1] = 1.01
 if fault == "3":
     sys.exit("no memory")
+if fault == "4":
+    rank["sent"] = 7
+print("step 1/10  loss 7.0  10 tokens/s  MFU 1.0 %", file=sys.stderr)
+print("step 5/10  loss 7.0  3,000 tokens/s  MFU 3.0 %", file=sys.stderr)
 print(json.dumps(run))
 """
 
@@ -170,7 +171,7 @@ def test_training_is_held_against_stage_0_and_the_formulas(course: Place) -> Non
     with_commands(course, TRAIN)
     whole = {"0": [], "again": ["--precision", "float32"]}
     good = training(course, 60, 2, whole)
-    assert good["ok"] and good["backends"] == ["gloo"] and good["world"] == 2
+    assert good["ok"] and good["backends"] == ["nccl"] and good["world"] == 2
     assert good["found"].endswith("; peaks 1.10 to 1.10 of the estimate")
     bad = training(course, 60, 2, {**whole, **{n: ["--stage", n] for n in "123"}})
     assert not bad["ok"]
@@ -216,6 +217,13 @@ def test_runs_that_go_on_are_held_against_the_one_never_cut(course: Place) -> No
     )
 
 
+def with_notebook(course: Place, name: str, *cells: nbformat.NotebookNode) -> None:
+    """Make these cells the only notebook of the small course."""
+    (course.root / "notebooks").mkdir()
+    book = nbformat.v4.new_notebook(cells=list(cells))
+    nbformat.write(book, course.root / "notebooks" / f"{name}.ipynb")
+
+
 NOTEBOOK = """\
 import os
 where = os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))
@@ -232,9 +240,7 @@ def test_notebooks_run_at_the_world_asked_for_and_nccl_is_listened_to(
     # As in the repository, its kernel talks over files: a port drawn for it may be taken by then.
     monkeypatch.setenv("PYTEST_PLUGINS", "nbval.plugin,tests.strict_notebooks")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK, id="one")])
-    (course.root / "notebooks").mkdir()
-    nbformat.write(book, course.root / "notebooks" / "toy.ipynb")
+    with_notebook(course, "toy", nbformat.v4.new_code_cell(NOTEBOOK, id="one"))
     found = stages.notebooks(course, 120, 3)
     assert found["ok"], found
     assert found["nccl_communicators"] == {"3": 1} and found["world"] == 3
@@ -269,32 +275,27 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(torch_build, "of_this_process", lambda: torch)
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_without_two_gpus_it_refuses(
-    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def stage(name: str, group: str, ok: bool, *left_out: str, **more: Any) -> Stage:
+    found = {"ok": ok, "found": "fine" if ok else "bad", "left_out": list(left_out), **more}
+    return Stage(name, group, 60.0, lambda place, limit: dict(found))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "folder", "says"),
+    [
+        (0, ".", "torch sees 0 GPU(s) here; acceptance needs two or more"),
+        (1, ".", "torch sees 1 GPU(s) here; acceptance needs two or more"),
+        (2, "no", "cannot be written (No such file or directory)"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_work(gpus, folder, says, tmp_path, monkeypatch, capsys):
     with_gpus(monkeypatch, gpus)
-    monkeypatch.setattr(accept, "stages", lambda world: [])  # were it to go on, it would be quick
-    assert accept.main(["--out", str(tmp_path / "v.json")]) == 1
+    monkeypatch.setattr(accept, "stages", lambda world: [stage("tests", "tests", True)])
+    out = tmp_path / folder / "v.json"
+    assert accept.main(["--out", str(out)]) == 1
     told = capsys.readouterr().err
-    assert f"torch sees {gpus} GPU(s) here; acceptance needs two or more" in told
-    assert 'ACCEPT_ARGS="--rehearse"' in told
-    assert not (tmp_path / "v.json").exists()
-
-
-def test_a_place_that_cannot_be_written_is_found_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with_gpus(monkeypatch, 2)
-    monkeypatch.setattr(accept, "stages", lambda world: [stage("tests", True)])
-    assert accept.main(["--out", str(tmp_path / "no" / "v.json")]) == 1
-    told = capsys.readouterr().err
-    assert "cannot be written (No such file or directory)" in told
-    assert "tests (at most" not in told, "no stage was begun"
-
-
-def stage(name: str, ok: bool, found: str = "") -> Stage:
-    return Stage(name, "tests", 60.0, lambda place, limit: {"ok": ok, "found": found})
+    assert says in told and ('ACCEPT_ARGS="--rehearse"' in told) == (gpus < 2)
+    assert "tests (at most" not in told and not out.exists(), "no stage was begun"
 
 
 def test_stages_go_on_and_the_verdict_is_written_without_names(
@@ -303,7 +304,8 @@ def test_stages_go_on_and_the_verdict_is_written_without_names(
     monkeypatch.setenv("HOME", "/home/ana")
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     with_gpus(monkeypatch, 2)
-    chosen = [stage("tests", False, "lost in /home/ana/x on node7"), stage("gpu tests", True)]
+    lost = stage("tests", "tests", False, found="lost in /home/ana/x on node7")
+    chosen = [lost, stage("gpu tests", "tests", True)]
     monkeypatch.setattr(accept, "stages", lambda world: chosen)
     out = tmp_path / "v.json"
     assert accept.main(["--out", str(out)]) == 1
@@ -313,7 +315,7 @@ def test_stages_go_on_and_the_verdict_is_written_without_names(
     assert (verdict["accepted"], verdict["finished"], verdict["rehearsal"]) == (False, True, False)
     told = capsys.readouterr().err
     assert "1/2 tests: FAILED" in told and "2/2 gpu tests: ok" in told
-    monkeypatch.setattr(accept, "stages", lambda world: [stage("tests", True)])
+    monkeypatch.setattr(accept, "stages", lambda world: [stage("tests", "tests", True)])
     assert accept.main(["--out", str(out)]) == 0
     verdict = json.loads(out.read_text())
     assert verdict["accepted"] is True and verdict["why_not"] == []

@@ -18,8 +18,8 @@ import nbformat
 import psutil
 import pytest
 
-from tests.commands import ROOT, gone
-from tests.house.test_accept_gpu import with_commands, with_gpus
+from tests.commands import ROOT, gone, until
+from tests.house.test_accept_gpu import TRAIN, stage, with_commands, with_gpus, with_notebook
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import one_gpu, road, running, stages
 from tools.accept_gpu.report import Report
@@ -79,11 +79,7 @@ def test_time_is_shared_out_and_what_has_none_is_left_out(course, tmp_path, monk
     now = [1000.0]
     monkeypatch.setattr(road.time, "monotonic", lambda: now[0])
     report = Report(tmp_path / "found.json", {})
-    chosen = [
-        stage("a", 50.0),
-        stage("b", 100.0, ok=False, late=True),
-        stage("c", 10.0),
-    ]
+    chosen = [stage("a", 50.0), stage("b", 100.0, ok=False, late=True), stage("c", 10.0)]
     road.travel(chosen, course, report, now[0] + 100 + road.RESERVE)
     assert limits == {"a": 50.0, "b": 50.0}, "b has what a left, and c has nothing"
     a, b, c = report.document["stages"]
@@ -138,11 +134,6 @@ def test_sizes_follow_the_memory_that_is_free() -> None:
         assert 5 * 4 * sizes.tokens * sizes.vocabulary < sizes.free
 
 
-def stage(name: str, group: str, ok: bool, *left_out: str, **more: Any) -> Stage:
-    found = {"ok": ok, "found": "fine" if ok else "bad", "left_out": list(left_out), **more}
-    return Stage(name, group, 60.0, lambda place, limit: dict(found))
-
-
 @pytest.mark.parametrize(
     ("gpus", "options", "done", "code"),
     [
@@ -191,22 +182,12 @@ def test_a_part_of_a_node_names_what_did_not_run(tmp_path, monkeypatch) -> None:
 
 # --- what is found -------------------------------------------------------------------------------
 
-TRAIN = """
-import json, sys
-rank = {"rank": 0, "held": 8, "sent": 6, "peak": 11, "estimate": {"held": 8, "sent": 6, "peak": 10}}
-rank["sent"] += "--tp" in sys.argv
-print("step 1/10  loss 7.0  10 tokens/s  MFU 1.0 %", file=sys.stderr)
-print("step 5/10  loss 7.0  3,000 tokens/s  MFU 3.0 %", file=sys.stderr)
-print(json.dumps({"losses": [2.0], "ranks": [rank], "backend": "nccl", "device": "cuda:0",
-                  "tokens_per_second": 1500.0, "mfu": 0.2}))
-"""
-
 
 def test_training_beside_the_formulas_is_amiss_and_its_speed_is_that_of_the_end(course) -> None:
     with_commands(course, TRAIN)
     kept: dict[str, dict] = {}
     place = Place(course.root, course.scratch, keep=kept.__setitem__)
-    found = trained(place, 60, {"good": [], "bad": ["--tp", "2"]}, at_once=2)
+    found = trained(place, 60, {"good": [], "bad": ["--stage", "4"]}, at_once=2)
     assert not found["ok"] and found["found"] == "bad: rank 0 sent 7 bytes, by formula 6"
     assert (found["backends"], found["devices"]) == (["nccl"], ["cuda:0"])
     assert kept["good"]["ok"] and kept["good"]["found"] == "3,000 tokens/s, MFU 40.0% at the end"
@@ -242,17 +223,15 @@ def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(
     course, tmp_path
 ) -> None:
     code, raises = nbformat.v4.new_code_cell, {"tags": ["raises-exception"]}
-    book = nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_markdown_cell("# A lesson"),
-            code("import os; world = os.environ['WORLD_SIZE']"),
-            code("1 / 0"),
-            code("raise OSError", metadata=raises),
-            code("assert world == '2'", metadata=raises),
-        ]
+    with_notebook(
+        course,
+        "01_toy",
+        nbformat.v4.new_markdown_cell("# A lesson"),
+        code("import os; world = os.environ['WORLD_SIZE']"),
+        code("1 / 0"),
+        code("raise OSError", metadata=raises),
+        code("assert world == '2'", metadata=raises),
     )
-    (course.root / "notebooks").mkdir()
-    nbformat.write(book, course.root / "notebooks" / "01_toy.ipynb")
     report = Report(tmp_path / "found.json", {}, tmp_path / "summary.txt")
     chosen = [one for one in one_gpu.stages(TINY, False, 2) if one.name == "lessons"]
     road.travel(chosen, course, report, time.monotonic() + 150)
@@ -302,10 +281,7 @@ def test_killed_it_leaves_whole_files_and_no_process(number, tmp_path) -> None:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        for _ in range(1200):
-            if pid.exists() and pid.read_text():
-                break
-            time.sleep(0.1)
+        until(lambda: pid.exists() and pid.read_text(), 120)
         children = psutil.Process(command.pid).children(recursive=True)
         assert len(children) == 4, "the one that watches, two stages', and one's own"
         command.send_signal(number)

@@ -50,13 +50,11 @@ def test_a_fresh_clone_ends_in_the_target(finished: tuple[Toy, str]) -> None:
 
 def test_a_second_run_does_not_install_and_another_target_adds_what_it_needs(ready: Toy) -> None:
     log = (ready.venv / "setup.log").stat()
-    done = ready.make("lab")
-    assert done.stdout.startswith("course lab"), "there is nothing to say on the way"
+    assert ready.said("lab").startswith("course lab"), "there is nothing to say on the way"
     assert (ready.venv / "setup.log").stat().st_mtime_ns == log.st_mtime_ns
-    done = ready.make("setup")
-    assert done.returncode == 0, done.stdout
-    assert "it still lacks: bench, dev; it is brought up to date" in done.stdout
-    assert ready.version("beta") == "2.0" and "making" not in done.stdout
+    said = ready.said("setup")
+    assert "it still lacks: bench, dev; it is brought up to date" in said
+    assert ready.version("beta") == "2.0" and "making" not in said
     assert stamp(ready)["extras"] == ["bench", "classroom", "deepspeed", "dev", "huggingface"]
 
 
@@ -107,12 +105,9 @@ def test_an_interrupted_installation_is_noticed_and_leaves_no_pip(
 ) -> None:
     backend = ready.root / "toy_backend.py"
     backend.write_text(backend.read_text() + SLOW)
-    child = subprocess.Popen(
-        ["make", "--no-print-directory", "setup"], cwd=ready.root, env=ready.variables(),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        # Tests that run as a shell's background job ignore it, and would hand that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    # Tests that run as a shell's background job ignore it, and would hand that on.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    child = subprocess.Popen(**ready.call("setup"), **heard, start_new_session=True)
     builder = ready.root / "building"
     until(lambda: builder.exists() and builder.read_text(), 40)
     os.killpg(child.pid, how)
@@ -127,27 +122,18 @@ def test_an_interrupted_installation_is_noticed_and_leaves_no_pip(
 
 
 def test_no_network_is_named_and_the_next_run_carries_on(ready: Toy) -> None:
-    done = ready.make(
-        "setup", PIP_NO_INDEX=None, PIP_FIND_LINKS=None, PIP_INDEX_URL=DEAD, PIP_RETRIES="1"
-    )
-    assert done.returncode != 0
-    assert "The package index could not be reached." in done.stdout
-    assert "Remedy: connect this machine" in done.stdout and "Traceback" not in done.stdout
-    done = ready.make("lab")
-    assert done.returncode == 0, done.stdout
-    assert "the last installation failed before its end; it is brought up to date" in done.stdout
-    assert "making" not in done.stdout, "what went in stays in"
+    cut_off = {"PIP_NO_INDEX": None, "PIP_FIND_LINKS": None, "PIP_INDEX_URL": DEAD}
+    said = ready.said("setup", fails=True, **cut_off, PIP_RETRIES="1")
+    assert "The package index could not be reached." in said
+    assert "Remedy: connect this machine" in said
+    said = ready.said("lab")
+    assert "the last installation failed before its end; it is brought up to date" in said
+    assert "making" not in said, "what went in stays in"
 
 
 @pytest.mark.slow
 def test_two_at_once_wait_for_each_other(ready: Toy) -> None:
-    both = [
-        subprocess.Popen(
-            ["make", "--no-print-directory", "setup"], cwd=ready.root, env=ready.variables(),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
+    both = [subprocess.Popen(**ready.call("setup")) for _ in range(2)]
     said = [child.communicate(timeout=100)[0] for child in both]
     assert [child.returncode for child in both] == [0, 0], said
     assert sum("installs bench, classroom" in one for one in said) == 1, "the second found it done"
@@ -157,17 +143,16 @@ def test_what_is_not_ours_is_left_alone(ready: Toy, tmp_path: Path) -> None:
     target = ready.venv.rename(tmp_path / "target")
     ready.venv.symlink_to(target)
     for make in ("lab", "clean"):
-        done = ready.make(make)
-        assert done.returncode != 0 and "Remedy:" in done.stdout
+        assert "Remedy:" in ready.said(make, fails=True)
     assert (target / "course-stamp.json").exists()
     ready.venv.unlink()
     target.rename(ready.venv)
-    assert ready.make("clean").returncode == 0 and not ready.venv.exists()
+    ready.said("clean")
+    assert not ready.venv.exists()
     ready.venv.mkdir()
     (ready.venv / "my notes").write_text("dear diary")
     for make in ("lab", "clean"):
-        done = ready.make(make)
-        assert done.returncode != 0 and "not made by this course" in done.stdout, done.stdout
+        assert "not made by this course" in ready.said(make, fails=True)
     assert (ready.venv / "my notes").exists()
 
 
@@ -218,10 +203,8 @@ def test_a_python_that_does_not_do_is_said_before_anything_is_made(
     if pythons and "python3" not in pythons:  # the Makefile needs one that runs the bootstrap
         script(path, "python", f'exec "{sys.executable}" "$@"')
     named = str(path / "named") if "named" in pythons else None
-    done = toy.make("setup", PATH=str(path), PYTHON=named)
-    assert done.returncode != 0
-    assert cause in done.stdout and remedy in done.stdout, done.stdout
-    assert "Traceback" not in done.stdout and not toy.venv.exists()
+    said = toy.said("setup", fails=True, PATH=str(path), PYTHON=named)
+    assert cause in said and remedy in said and not toy.venv.exists()
 
 
 # --- where it cannot be written, and another's environment
@@ -244,11 +227,8 @@ def test_a_read_only_folder(wheels: Path) -> None:
             if not tried or tried.returncode:
                 pytest.skip("root, and no Python that an ordinary user could run")
         toy.root.chmod(0o555)
-        done = subprocess.run(
-            [*prefix, "make", "--no-print-directory", "lab"], cwd=toy.root,
-            env=toy.variables(PYTHON=python, HOME=str(toy.root)), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        call = toy.call("lab", *prefix, PYTHON=python, HOME=str(toy.root))
+        done = subprocess.run(**call, timeout=120, check=False)
         toy.root.chmod(0o755)
         assert done.returncode != 0 and "Traceback" not in done.stdout
         assert f"may not be read or written by you: {toy.root}/.venv.lock" in done.stdout
@@ -265,16 +245,13 @@ def test_a_shared_environment_is_used_and_not_changed(finished: tuple[Toy, str],
 
     shared = finished[0].venv
     before = times()
-    done = toy.make("lab", COURSE_VENV=str(shared))
-    assert done.returncode == 0, done.stdout
-    assert f"COURSE_VENV={shared}: all requirements are met" in done.stdout
-    assert f"course lab False {shared}" in done.stdout and not toy.venv.exists()
-    done = toy.make("setup", COURSE_VENV=str(shared))
-    assert done.returncode != 0
-    assert "is not enough (it is never changed):" in done.stdout
-    assert "lacks beta>=2.0" in done.stdout
-    done = toy.make("lab", COURSE_VENV="/nowhere/at/all")
-    assert done.returncode != 0 and "holds no Python that runs" in done.stdout
+    said = toy.said("lab", COURSE_VENV=str(shared))
+    assert f"COURSE_VENV={shared}: all requirements are met" in said
+    assert f"course lab False {shared}" in said and not toy.venv.exists()
+    said = toy.said("setup", fails=True, COURSE_VENV=str(shared))
+    assert "is not enough (it is never changed):" in said and "lacks beta>=2.0" in said
+    said = toy.said("lab", fails=True, COURSE_VENV="/nowhere/at/all")
+    assert "holds no Python that runs" in said
     assert times() == before
 
 
@@ -390,10 +367,9 @@ def uv(toy: Toy, how: str) -> str:
 
 @pytest.mark.parametrize("works", [True, False])
 def test_uv_installs_where_it_is_and_pip_where_uv_fails(ready: Toy, works: bool) -> None:
-    done = ready.make("setup", PATH=uv(ready, "exec" if works else "exit 2 #"))
-    assert done.returncode == 0, done.stdout
-    assert ("so pip is asked" in done.stdout) != works
-    assert f"{'uv' if works else 'pip'} installs bench, classroom" in done.stdout
+    said = ready.said("setup", PATH=uv(ready, "exec" if works else "exit 2 #"))
+    assert ("so pip is asked" in said) != works
+    assert f"{'uv' if works else 'pip'} installs bench, classroom" in said
     assert ready.version("beta") == "2.0"
     lines = (ready.root.parent / "bin" / "asked").read_text().splitlines()
     assert all(line.startswith(f"pip install --python {ready.venv}/bin/python ") for line in lines)
@@ -402,8 +378,7 @@ def test_uv_installs_where_it_is_and_pip_where_uv_fails(ready: Toy, works: bool)
 
 @pytest.mark.slow
 def test_uv_makes_the_environment_too(toy: Toy) -> None:
-    done = toy.make("lab", PATH=uv(toy, "exec"))
-    assert done.returncode == 0 and "so pip is asked" not in done.stdout, done.stdout
+    assert "so pip is asked" not in toy.said("lab", PATH=uv(toy, "exec"))
     assert toy.version("torch") == "2.13.0" and toy.version("alpha") == "1.0"
     lines = (toy.root.parent / "bin" / "asked").read_text().splitlines()
     assert lines[0].startswith(f"venv --seed --allow-existing --python {sys.executable}")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,14 +82,12 @@ def main():
 def wheel(folder: Path, name: str, version: str) -> None:
     """An empty package of that name and version."""
     info = f"{name}-{version}.dist-info/"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
         file.writestr(f"{name}/__init__.py", f"__version__ = {version!r}\n")
-        file.writestr(
-            info + "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        )
-        file.writestr(
-            info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        file.writestr(info + "METADATA", metadata)
+        file.writestr(info + "WHEEL", tags)
         file.writestr(info + "RECORD", "")
 
 
@@ -106,37 +105,32 @@ class Toy:
 
     def variables(self, **changed: str | None) -> dict[str, str]:
         """The variables of a make: this machine's, less every trace of its own pip settings."""
-        told = {
+        told: dict[str, str | None] = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("PIP_", "COURSE_", "TORCH_", "MAKE", "MFLAGS", "PYTEST_"))
             and name not in ("PYTHON", "PYTHONPATH", "VIRTUAL_ENV", "LAB_ARGS")
         }
-        told.update(
-            PIP_CONFIG_FILE=os.devnull,
-            PIP_NO_INDEX="1",
-            PIP_FIND_LINKS=str(self.wheels),
-            PYTHON=sys.executable,
-            TMPDIR=str(self.temporary),
-        )
-        told.update({name: value for name, value in changed.items() if value is not None})
-        for name in [name for name, value in changed.items() if value is None]:
-            told.pop(name, None)
-        return told
+        told |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PYTHON": sys.executable}
+        told |= {"PIP_FIND_LINKS": str(self.wheels), "TMPDIR": str(self.temporary), **changed}
+        return {name: value for name, value in told.items() if value is not None}
+
+    def call(self, target: str, *before: str, **changed: str | None) -> dict[str, Any]:
+        """`make TARGET` as subprocess takes it; stdout and stderr in one text."""
+        args = [*before, "make", "--no-print-directory", target]
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        where = {"cwd": self.root, "env": self.variables(**changed), "stdin": subprocess.DEVNULL}
+        return {"args": args, **both, **where}
 
     def make(self, target: str, **changed: str | None) -> subprocess.CompletedProcess[str]:
-        """`make TARGET`, to its end; stdout and stderr in one text."""
-        return subprocess.run(
-            ["make", "--no-print-directory", target],
-            cwd=self.root,
-            env=self.variables(**changed),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        """`make TARGET`, to its end."""
+        return subprocess.run(**self.call(target, **changed), timeout=120, check=False)
+
+    def said(self, target: str, fails: bool = False, **changed: str | None) -> str:
+        """What a `make` prints that has to succeed, or to fail without a traceback."""
+        done = self.make(target, **changed)
+        assert bool(done.returncode) == fails and "Traceback" not in done.stdout, done.stdout
+        return done.stdout
 
     def version(self, package: str) -> str:
         """What the environment has of that package."""
