@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -23,10 +24,7 @@ from course_lib.collectives import transport, verbs
 )
 @pytest.mark.parametrize("has", ["new", "old", "both"])
 def test_both_names_of_the_renamed_calls(monkeypatch, ours, new, old, has):
-    def new_call(): ...
-
-    def old_call(): ...
-
+    new_call, old_call = object(), object()
     for name, call, there in ((new, new_call, has != "old"), (old, old_call, has != "new")):
         if there:
             monkeypatch.setattr(dist, name, call, raising=False)
@@ -51,19 +49,15 @@ def take_the_native_road(me, gather_name, scatter_name):
 
         return call
 
-    kept = verbs.all_gather_single, verbs.reduce_scatter_single, verbs.uses_gloo
-    verbs.all_gather_single = watched(gather_name)
-    verbs.reduce_scatter_single = watched(scatter_name)
-    verbs.uses_gloo = lambda x, group: False
-    try:
+    names = {"all_gather_single": gather_name, "reduce_scatter_single": scatter_name}
+    fused = {ours: watched(name) for ours, name in names.items()}
+    with patch.multiple(verbs, uses_gloo=lambda x, group: False, **fused):
         x = torch.arange(2.0 * me.world, device=me.device) + me.rank
         gathered = c.all_gather(x.view(-1, 2), dist.group.WORLD, dim=1)
         scattered = c.reduce_scatter(x.view(2, -1), dist.group.WORLD, dim=1)
         greatest = c.reduce_scatter(x, dist.group.WORLD, op="max", async_op=True).wait()
         uneven = c.reduce_scatter(x, dist.group.WORLD, sizes=[2 * me.world] + [0] * (me.world - 1))
         root = c.broadcast(x, dist.group.WORLD, me.world - 1)
-    finally:
-        verbs.all_gather_single, verbs.reduce_scatter_single, verbs.uses_gloo = kept
     assert used == [gather_name, scatter_name, scatter_name]
     n, base = me.world, torch.arange(2.0 * me.world)
     every = [base + r for r in range(n)]
@@ -86,6 +80,10 @@ def test_the_native_road_gives_the_same(pool, world, names):
     pool.run(world, take_the_native_road, *names)
 
 
+STAGED = ("all_gather", "reduce_scatter", "scatter", "gather", "all_to_all", "send", "recv")
+STAGED_ON_GLOO = {"all_reduce": False, "broadcast": False, **dict.fromkeys(STAGED, True)}
+
+
 class OnCuda:
     """As much of a CUDA tensor as the choice of a road looks at."""
 
@@ -98,20 +96,7 @@ class OnCuda:
 
 @pytest.mark.cpu("a stand-in for a tensor of a GPU")
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-@pytest.mark.parametrize(
-    ("op", "staged_on_gloo"),
-    [
-        ("all_reduce", False),
-        ("broadcast", False),
-        ("all_gather", True),
-        ("reduce_scatter", True),
-        ("scatter", True),
-        ("gather", True),
-        ("all_to_all", True),
-        ("send", True),
-        ("recv", True),
-    ],
-)
+@pytest.mark.parametrize(("op", "staged_on_gloo"), STAGED_ON_GLOO.items())
 def test_the_road_of_a_cuda_tensor(op, staged_on_gloo, backend):
     asked = []
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,20 +27,14 @@ from course_lib import ranks
         (4, None, 1, "gloo", "cuda", "4 ranks share 1 GPU"),
         (16, 8, 8, "nccl", "cuda", "8 GPU(s) for 8 rank(s)"),
         (16, 8, 4, "gloo", "cuda", "8 ranks share 4 GPU"),
+        (2, None, 2, "gloo", "cuda", "no NCCL"),  # in this build of torch
     ],
 )
 def test_choose(monkeypatch, world, local_world, gpus, backend, device_type, says):
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: says != "no NCCL")
     choice = ranks.choose(world, local_world=local_world, gpus=gpus)
     assert (choice.backend, choice.device_type) == (backend, device_type)
     assert says in choice.why
-
-
-def test_choose_without_nccl_in_this_build(monkeypatch):
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
-    choice = ranks.choose(2, gpus=2)
-    assert (choice.backend, choice.device_type) == ("gloo", "cuda")
-    assert "no NCCL" in choice.why
 
 
 def test_choose_counts_the_gpus_itself(monkeypatch):
@@ -148,43 +144,28 @@ def test_describe_says_it_in_one_sentence():
 # --- groups and the mesh -------------------------------------------------------------------------
 
 
-def timeout_of(group, device):
-    return group._get_backend(device).options._timeout.total_seconds()
+def look_at(me, group):
+    """(members, my place among them, the sum of their 2^rank, the group's timeout)"""
+    value = torch.tensor([2.0**me.rank], device=me.device)
+    dist.all_reduce(value, group=group)
+    timeout = group._get_backend(me.device).options._timeout.total_seconds()
+    return dist.get_process_group_ranks(group), group.rank(), value.item(), timeout
 
 
 def one_group(me, members, timeout):
     group = ranks.new_group(me, members, timeout=timeout)
     if me.rank not in members:
         return group is dist.GroupMember.NON_GROUP_MEMBER
-    value = torch.tensor([float(me.rank)])
-    dist.all_reduce(value, group=group)
-    members = dist.get_process_group_ranks(group)
-    return members, group.rank(), value.item(), timeout_of(group, me.device)
+    return look_at(me, group)
 
 
 def test_a_group_of_some_ranks(pool):
     first, outside, last = pool.run(3, one_group, [0, 2], 7.5)
     assert outside is True
-    assert first == ([0, 2], 0, 2.0, 7.5)
-    assert last == ([0, 2], 1, 2.0, 7.5)
+    assert first == ([0, 2], 0, 5.0, 7.5)
+    assert last == ([0, 2], 1, 5.0, 7.5)
     # Without a timeout of its own a group takes that of the start.
     assert [seen[-1] for seen in pool.run(2, one_group, [0, 1], None, timeout=12)] == [8.0, 8.0]
-
-
-def refused_groups(me):
-    said = []
-    for members in ([], [0, 0], [0, me.world], [-1, 0]):
-        with pytest.raises(ValueError, match="distinct ranks between 0 and") as caught:
-            ranks.new_group(me, members)
-        said.append(str(caught.value))
-    with pytest.raises(ValueError, match="bound above zero"):
-        ranks.new_group(me, [0], timeout=0)
-    return said
-
-
-def test_groups_that_are_refused(pool):
-    for said in pool.run(2, refused_groups):
-        assert said[1] == "a group needs distinct ranks between 0 and 1, and got [0, 0]"
 
 
 def wait_in_a_short_group(me, over):
@@ -206,18 +187,8 @@ def test_a_groups_timeout_ends_a_wait(pool, tmp_path):
 
 def look_at_mesh(me, dp, tp):
     mesh = ranks.mesh(me, dp=dp, tp=tp)
-    seen = {}
-    for axis in ("dp", "tp"):
-        group = mesh.get_group(axis)
-        value = torch.tensor([2.0**me.rank], device=me.device)
-        dist.all_reduce(value, group=group)
-        members = dist.get_process_group_ranks(group)
-        seen[axis] = (
-            members,
-            mesh.get_local_rank(axis),
-            value.item(),
-            timeout_of(group, me.device),
-        )
+    seen = {axis: look_at(me, mesh.get_group(axis)) for axis in ("dp", "tp")}
+    assert all(mesh.get_local_rank(axis) == place for axis, (_, place, *_) in seen.items())
     return mesh.mesh_dim_names, tuple(mesh.shape), mesh.device_type, seen
 
 
@@ -237,16 +208,21 @@ def test_the_mesh(pool, dp, tp):
         assert seen["dp"] == (apart, row, sum(2.0**r for r in apart), 8.0)
 
 
-def refused_meshes(me):
+def refused(me):
+    for members in ([], [0, 0], [0, me.world], [-1, 0]):
+        says = f"a group needs distinct ranks between 0 and 1, and got {members}"
+        with pytest.raises(ValueError, match=re.escape(says)):
+            ranks.new_group(me, members)
+    with pytest.raises(ValueError, match="bound above zero"):
+        ranks.new_group(me, [0], timeout=0)
     for dp, tp in ((1, 1), (2, 2), (-1, -2), (0, 2)):
-        with pytest.raises(
-            ValueError, match=rf"dp={dp} times tp={tp} is {dp * tp}, but .* 2 ranks"
-        ):
+        says = rf"dp={dp} times tp={tp} is {dp * tp}, but .* 2 ranks"
+        with pytest.raises(ValueError, match=says):
             ranks.mesh(me, dp=dp, tp=tp)
 
 
-def test_meshes_that_are_refused(pool):
-    pool.run(2, refused_meshes)
+def test_groups_and_meshes_that_are_refused(pool):
+    pool.run(2, refused)
 
 
 def current_gpu(me):
@@ -272,11 +248,8 @@ def when_a_group_is_there(me, slow):
         connected.append(time.monotonic())
         return made
 
-    c10d._new_process_group_helper = connect
-    try:
+    with patch.object(c10d, "_new_process_group_helper", connect):
         ranks.new_group(me, list(range(me.world)))
-    finally:
-        c10d._new_process_group_helper = plain
     return connected[0], time.monotonic()
 
 

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,27 +30,19 @@ def other_address():
 
 def addresses_of(listening):
     """Local addresses of this process's own TCP sockets, those that listen or those connected."""
-    found = set()
-    for entry in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
-                continue
-            one = socket.socket(fileno=os.dup(int(entry)))
-        except OSError:
-            continue
-        with one:
-            if one.family in (socket.AF_INET, socket.AF_INET6):
-                accepts = bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-                if accepts == listening:
-                    found.add(one.getsockname()[0])
-    return sorted(found)
+    found = psutil.Process().net_connections("tcp")
+    return sorted({c.laddr.ip for c in found if (c.status == psutil.CONN_LISTEN) == listening})
+
+
+def with_no_interface_chosen():
+    ranks.stop()
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.pop(variable, None)
 
 
 def start_under_another_name(me, name, path, bind):
     """A group made on a machine whose host name resolves to `name`, an address of its own."""
-    ranks.stop()
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        os.environ.pop(variable, None)
+    with_no_interface_chosen()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(NEW_UTS_NAMESPACE) or libc.sethostname(name.encode(), len(name)):
         pytest.skip(f"a host name of one's own: {os.strerror(ctypes.get_errno())}")
@@ -85,9 +78,7 @@ def test_no_loopback_interface_is_said(monkeypatch):
 
 
 def interfaces(me, path, chosen):
-    ranks.stop()
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        os.environ.pop(variable, None)
+    with_no_interface_chosen()
     if chosen:
         os.environ["GLOO_SOCKET_IFNAME"] = chosen
     with contextlib.suppress(RuntimeError):  # gloo knows no such interface
