@@ -26,12 +26,8 @@ def load(monkeypatch):
     return lambda name: runpy.run_path(str(FOLDER / f"{name}.py"))
 
 
-@pytest.fixture
-def overlap(load):
-    return load("overlap")
-
-
-def test_overlap_compares_equal_work(overlap):
+def test_overlap_compares_equal_work(load):
+    overlap = load("overlap")
     result = overlap["measure"](SMALL, runs=3)
     assert result["name"] == "overlap" and result["workload"]["runs"] == 3
     plain, under = result["methods"]
@@ -53,31 +49,26 @@ import _ranks
 
 
 def steps(me, off, runs=2):
-    return _ranks.compare(
-        me,
-        {{"one": _ranks.Method(lambda: 2.0), "another": _ranks.Method(lambda: 2.0 + off)}},
-        runs,
-        bound=1e-3,
-        limit=0,
-    )
+    methods = {{"one": _ranks.Method(lambda: 2.0), "another": _ranks.Method(lambda: 2.0 + off)}}
+    return _ranks.compare(me, methods, runs, bound=1e-3, limit=0)
 """
 
 
-def test_methods_that_do_other_work_are_not_compared(overlap, tmp_path, capfd):
+def test_methods_that_do_other_work_are_not_compared(load, tmp_path, capfd):
     file = tmp_path / "two.py"
     file.write_text(TWO.format(folder=str(FOLDER)))
-    run = overlap["_ranks"].run
-    same = run(2, file, "steps", off=1e-3, runs=9)[0]
+    of_ranks = load("overlap")["_ranks"]
+    same = of_ranks.run(2, file, "steps", off=1e-3, runs=9)[0]
     assert [one["name"] for one in same] == ["one", "another"]
     assert [one["runs"] for one in same] == [5, 5]  # out of time, but no fewer than five
     with pytest.raises(RuntimeError, match="of the benchmark failed"):
-        run(2, file, "steps", off=3e-3)
+        of_ranks.run(2, file, "steps", off=3e-3)
     said = capfd.readouterr().err
     assert "step 0: the loss of another is 2.003, that of one 2.0" in said
     assert "do not do the same work" in said
     me = SimpleNamespace(rank=0)
     with pytest.raises(RuntimeError, match="step 1: the loss of another is nan"):
-        overlap["_ranks"]._same({"one": [2.0, 2.0], "another": [2.0, math.nan]}, 1e-3, me)
+        of_ranks._same({"one": [2.0, 2.0], "another": [2.0, math.nan]}, 1e-3, me)
 
 
 def test_every_plan_of_the_world_has_a_time_and_a_prediction(load):

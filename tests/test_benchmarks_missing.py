@@ -90,22 +90,16 @@ def test_without_a_fault_nothing_is_missing(each):
     assert result["notes"] == ["measured one, two", "measured one, three"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        pytest.param("step:sleep:1", LATE + "15 s", id="late", marks=pytest.mark.slow),
-        pytest.param("make:sleep:0", LATE, id="late-in-making", marks=pytest.mark.slow),
-        pytest.param(
-            "step:raise:1",
-            "rank 1 raised ValueError: it cannot be, three",
-            id="raises",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "step:die:1", "rank 1 was ended by SIGKILL", id="killed", marks=pytest.mark.slow
-        ),
-        pytest.param("first:exit:0", "rank 0 ended with exit", id="exits", marks=pytest.mark.slow),
-        pytest.param("other::", OTHER, id="other-work", marks=pytest.mark.slow),
+        ("step:sleep:1", LATE + "15 s"),
+        ("make:sleep:0", LATE),
+        ("step:raise:1", "rank 1 raised ValueError: it cannot be, three"),
+        ("step:die:1", "rank 1 was ended by SIGKILL"),
+        ("first:exit:0", "rank 0 ended with exit"),
+        ("other::", OTHER),
     ],
 )
 def test_a_method_with_a_fault_is_named_and_the_others_stay(each, fault, why, capfd):

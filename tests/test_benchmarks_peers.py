@@ -26,20 +26,22 @@ with_megatron = pytest.mark.skipif(
 )
 
 
-def bench(name: str, workload: dict, path: str = "", more: tuple[str, ...] = ()):
-    """`course bench NAME --json` on a small workload, as a process that has ended."""
+def bench(name: str, workload: dict, runs: int, path: str = "") -> tuple[dict, str]:
+    """What `course bench NAME --json` prints for a small workload, one document and nothing else,
+    and what it says on the way."""
     settings = [part for key, value in workload.items() for part in ("--set", f"{key}={value}")]
-    words = ("-m", "course_lib.cli", "bench", name, "--json", *settings, *more)
+    words = ("-m", "course_lib.cli", "bench", name, "--json", *settings, "--runs", runs)
     own = {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))}
-    return python(*words, cwd=ROOT, env=own)
+    done = python(*words, cwd=ROOT, env=own)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["name"] == name and result["workload"]["runs"] == runs
+    return result, done.stderr
 
 
 def measured(name: str, workload: dict) -> tuple[dict, dict]:
     """The document, and its methods by name; all of the shape that benchmarks share."""
-    done = bench(name, workload, more=("--runs", "2"))
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["name"] == name and result["workload"]["runs"] == 2
+    result, _ = bench(name, workload, runs=2)
     assert workload.items() <= result["workload"].items()
     assert result["machine"]["cpus"] == os.cpu_count()
     assert result["methods"][0]["ratio"] == 1.0
@@ -52,6 +54,13 @@ def measured(name: str, workload: dict) -> tuple[dict, dict]:
     return result, {one["name"]: one for one in result["methods"]}
 
 
+def sent(methods: dict, messages: dict[str, tuple[int, float]]) -> None:
+    """How many collectives each method took, and how many float32 numbers they had to send."""
+    for name, (calls, numbers) in messages.items():
+        assert methods[name]["collectives"] == calls, name
+        assert methods[name]["must_mb"] * 1e6 == pytest.approx(4 * numbers, abs=0.6), name
+
+
 @with_megatron
 def test_tp_trains_the_same_model_every_way():
     result, methods = measured("tp", MODEL)
@@ -60,27 +69,21 @@ def test_tp_trains_the_same_model_every_way():
         "dtensor", "dtensor-sequence",
     ]  # fmt: skip
     assert "notes" not in result
-    b, s, h, layers, v = (
-        MODEL[key] for key in ("batch", "sequence", "hidden", "layers", "vocabulary")
-    )
+    h, _, layers, s, b, v = MODEL.values()
     losses = methods["dense-1-thread"]["losses"]
     assert len(set(losses)) == 3  # it trains, on other words each time
+    sums = (4 * layers + 2) * b * s * h + 3 * b * s
     messages = {
         "dense-2-threads": (0, 0),
         "dense-1-thread": (0, 0),
         # Two sums a block each way, the lookup's, the head's; two of the loss, of 1 and 2 a token.
-        "course_lib": (4 * layers + 4, (4 * layers + 2) * b * s * h + 3 * b * s),
-        "megatron-core": (4 * layers + 5, (4 * layers + 2) * b * s * h + 3 * b * s),
-        "dtensor": (4 * layers + 5, (4 * layers + 2) * b * s * h + 3 * b * s),
+        "course_lib": (4 * layers + 4, sums),
+        "megatron-core": (4 * layers + 5, sums),
+        "dtensor": (4 * layers + 5, sums),
         # Each sum in two halves; the norms' weights besides, and the table of positions.
-        "course_lib-sequence": (
-            10 * layers + 8,
-            (4 * layers + 2) * b * s * h + (2 * layers + 1) * 2 * h + s * h / 2 + 3 * b * s,
-        ),
+        "course_lib-sequence": (10 * layers + 8, sums + (2 * layers + 1) * 2 * h + s * h / 2),
     }
-    for name, (calls, numbers) in messages.items():
-        assert methods[name]["collectives"] == calls, name
-        assert methods[name]["must_mb"] * 1e6 == pytest.approx(4 * numbers, abs=0.6), name
+    sent(methods, messages)
     cut = 2 * v * h + layers * (12 * h * h + 7 * h)  # weights, and biases of columns
     whole = s * h + layers * 6 * h + 2 * h  # positions, norms, biases of rows
     for name, one in methods.items():
@@ -100,7 +103,7 @@ def test_loss_is_the_same_every_way():
         "course_lib", "gather", "dtensor", "megatron-core", "course_lib-head", "course_lib-fused",
     ]  # fmt: skip
     assert "notes" not in result
-    t, v, h = (LOGITS[key] for key in ("tokens", "vocabulary", "hidden"))
+    t, v, h = LOGITS.values()
     messages = {
         "course_lib": (2, 3 * t),
         "gather": (1, t * v / 2),
@@ -110,9 +113,8 @@ def test_loss_is_the_same_every_way():
         "course_lib-fused": (3, 3 * t + t * h),
     }
     shard = 4 * t * v / 2
-    for name, (calls, numbers) in messages.items():
-        assert methods[name]["collectives"] == calls, name
-        assert methods[name]["must_mb"] * 1e6 == pytest.approx(4 * numbers, abs=0.6), name
+    sent(methods, messages)
+    for name in messages:
         if not name.startswith("course_lib-"):
             assert methods[name]["held_mb"] * 1e6 == pytest.approx(shard + 8 * t, abs=0.6), name
     peaks = {name: one["peak_mb"] * 1e6 / shard for name, one in methods.items()}
@@ -130,39 +132,34 @@ def test_a_missing_peer_is_left_out_and_named(tmp_path):
         "    print('a peer that talks', flush=True)\n"
         "raise ImportError('hidden')\n"
     )
-    done = bench("loss", LOGITS, path=str(tmp_path), more=("--runs", "1"))
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)  # one document and nothing else
+    result, said = bench("loss", LOGITS, runs=1, path=str(tmp_path))
     names = [one["name"] for one in result["methods"]]
     assert names == ["course_lib", "gather", "dtensor", "course_lib-head", "course_lib-fused"]
-    assert "a peer that talks" in done.stderr
-    assert result["notes"] == [line for line in done.stderr.splitlines() if "left out" in line]
+    assert "a peer that talks" in said
+    assert result["notes"] == [line for line in said.splitlines() if "left out" in line]
     assert "megatron-core is not installed" in result["notes"][0]
+
+
+def refused(*arguments: str) -> str:
+    """What `course bench` says where it does nothing."""
+    done = CliRunner().invoke(app, ["bench", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    return done.stderr
 
 
 def test_names_and_settings(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))  # a benchmark puts its folder there
 
-    def said(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["bench", *arguments])
-        assert done.stdout == ""
-        return done.exit_code, done.stderr
-
-    assert said() == (
-        2,
-        "Benchmarks: checkpoint, classroom, loss, overlap, plan, scale, tp, zero\n",
-    )
+    names = "Benchmarks: checkpoint, classroom, loss, overlap, plan, scale, tp, zero\n"
+    assert refused() == names
     for name, wrong, told in (
         ("classroom", "ranks=2", "what can be set is nothing"),
         ("loss", "token=3", "what can be set is ranks=2, tokens=2048, vocabulary=50304"),
         ("tp", "hidden=wide", "what can be set is ranks=2, hidden=512, heads=8"),
     ):
-        code, text = said(name, "--set", wrong)
-        assert code == 2 and f"--set {wrong}: {told}" in text
-    code, text = said("classroom", "--limit", "20")
-    assert code == 2 and "classroom has no --limit; leave it out" in text
-    code, text = said("tp", "--set", "ranks=3", "--json")
-    assert code == 2
+        assert f"--set {wrong}: {told}" in refused(name, "--set", wrong)
+    assert "classroom has no --limit; leave it out" in refused("classroom", "--limit", "20")
+    text = refused("tp", "--set", "ranks=3", "--json")
     assert "hidden=512, heads=8, vocabulary=8192 cannot be cut evenly over ranks=3" in text
-    code, text = said("loss", "--set", "vocabulary=13")
-    assert code == 2 and "vocabulary=13 cannot be cut evenly over ranks=2" in text
+    text = refused("loss", "--set", "vocabulary=13")
+    assert "vocabulary=13 cannot be cut evenly over ranks=2" in text

@@ -91,9 +91,8 @@ def test_bytes_that_are_not_the_forms_end_the_run(scale, tmp_path, capfd):
 
 
 def test_more_ranks_than_cores_is_said(scale):
-    worlds = [
-        {"ranks": n, "oversubscribed": max(1.0, n / 2), "device": "cpu"} for n in (1, 2, 3, 4)
-    ]
+    shares = {1: 1.0, 2: 1.0, 3: 1.5, 4: 2.0}
+    worlds = [{"ranks": n, "oversubscribed": m, "device": "cpu"} for n, m in shares.items()]
     said = scale["_scale_text"].notes(worlds, 2)
     assert [line.split(",")[0] for line in said] == [
         "3 ranks share 2 core(s): oversubscribed 1.5 times",
@@ -132,16 +131,11 @@ def test_rows_that_cannot_be_shared_out_are_refused_before_anything_runs(scale):
         scale["measure"]({"ranks": -1})
 
 
-def scale_nothing() -> None:
-    """Stands in for a measurement that is never reached."""
-
-
 def test_a_plot_is_refused_where_it_cannot_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        author.runpy, "run_path", lambda path: {"measure": scale_nothing, "picture": None}
-    )
+    names = {"measure": lambda: None, "picture": None}  # neither is reached
+    monkeypatch.setattr(author.runpy, "run_path", lambda path: names)
     there = CliRunner().invoke(app, ["bench", "scale", "--plot", str(tmp_path / "no" / "x.png")])
     assert there.exit_code == 2 and "there is no folder" in there.output
-    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": scale_nothing})
+    del names["picture"]
     none = CliRunner().invoke(app, ["bench", "overlap", "--plot", "x.png"])
     assert none.exit_code == 2 and "overlap has no picture" in none.output

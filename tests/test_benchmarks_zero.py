@@ -6,15 +6,12 @@ Nothing here asserts a time.
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from course_lib.cli import app
 from course_lib.gpt import GPT, Config
-from tests.test_benchmarks_peers import KEYS, bench
+from tests.test_benchmarks_peers import KEYS, bench, refused
 
 MODEL = {"hidden": 80, "heads": 4, "layers": 2, "sequence": 6, "batch": 4, "vocabulary": 301}
 KEPT = 1 << 16  # bytes below which our stage 3 keeps a parameter whole
@@ -29,10 +26,7 @@ with_deepspeed = pytest.mark.skipif(
 
 def measured(workload: dict, path: str = "") -> tuple[dict, dict, str]:
     """The document, its methods by name, and what was said; all of the shape they share."""
-    done = bench("zero", workload, path=path, more=("--runs", "1"))
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["name"] == "zero" and result["workload"]["runs"] == 1
+    result, said = bench("zero", workload, runs=1, path=path)
     methods = {one["name"]: one for one in result["methods"]}
     assert len(methods) == len(result["methods"]), "a method is told twice"
     first = result["methods"][0]
@@ -45,7 +39,7 @@ def measured(workload: dict, path: str = "") -> tuple[dict, dict, str]:
         assert one["losses"] == pytest.approx(first["losses"], rel=5e-3 if rounded else 1e-4)
         assert 0 < one["held_mb"] < one["peak_mb"]
         assert one["settings"]
-    return result, methods, done.stderr
+    return result, methods, said
 
 
 def sizes() -> list[tuple[str, int]]:
@@ -78,16 +72,13 @@ def test_ours_and_torchs_train_the_same_model_where_deepspeed_is_missing(tmp_pat
     again = sum(n for name, n in every if name.startswith(("blocks", "tokens")) and 4 * n >= KEPT)
     kept = sum(n for _, n in every if 4 * n < KEPT)
     assert 0 < kept < again
+    lean = 4 * psi + 4 * again / 2 + flags + 8  # eight bytes say which gathers there were
     must = {
         "ddp": 4 * psi,
-        "course_lib-0": 4 * psi + flags,
-        "course_lib-1": 4 * psi + flags,
-        "course_lib-2": 4 * psi + flags,
-        # Eight bytes more say which gathers there were.
+        **dict.fromkeys(OURS[:3], 4 * psi + flags),
         "course_lib-3-fast": 4 * psi + flags + 8,
-        "course_lib-3-lean": 4 * psi + 4 * again / 2 + flags + 8,
-        "course_lib-3-cpu": 4 * psi + 4 * again / 2 + flags + 8,
-        "course_lib-3-nvme": 4 * psi + 4 * again / 2 + flags + 8 + 4,  # and whether all wrote well
+        **dict.fromkeys(OURS[4:6], lean),
+        "course_lib-3-nvme": lean + 4,  # and whether all wrote well
     }
     for name, nbytes in must.items():
         assert methods[name]["must_mb"] * 1e6 == pytest.approx(nbytes, abs=0.6), name
@@ -99,9 +90,7 @@ def test_ours_and_torchs_train_the_same_model_where_deepspeed_is_missing(tmp_pat
         "course_lib-0": 16 * psi,
         "course_lib-1": 12 * psi,
         "course_lib-2": 8 * psi,
-        "course_lib-3-fast": 6 * psi + 4 * kept,
-        "course_lib-3-lean": 6 * psi + 4 * kept,
-        "course_lib-3-cpu": 6 * psi + 4 * kept,
+        **dict.fromkeys(OURS[3:6], 6 * psi + 4 * kept),
     }
     steps = 8 * flags  # AdamW counts for every parameter or part of one
     for name, nbytes in held.items():
@@ -125,9 +114,7 @@ def test_settings_are_looked_at_before_ranks_are_started(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))  # a benchmark puts its folder there
 
     def said(wrong: str) -> str:
-        done = CliRunner().invoke(app, ["bench", "zero", "--json", "--set", wrong])
-        assert done.exit_code == 2 and done.stdout == ""
-        return done.stderr
+        return refused("zero", "--json", "--set", wrong)
 
     told = said("only=ddp,zero-2")
     assert "only=zero-2: the methods are ddp, course_lib-0," in told
