@@ -51,6 +51,17 @@ BROKEN = {
         "killed",
     ),
     "ends the interpreter": ("def ring_all_reduce(x, group):\n    raise SystemExit(3)\n", "raised"),
+    "ruins torch": (
+        changed(
+            "    return", "    dist.all_reduce = None\n    dist.destroy_process_group()\n    return"
+        ),
+        "broke its ranks",
+    ),
+    "is no Python": (
+        "x = 1\ndef ring_all_reduce(x, group)\n    return x\n",
+        "syntax",
+        "line 3",  # the line of the magic is the first
+    ),
 }
 
 
@@ -81,12 +92,6 @@ def test_an_answer_that_prints_megabytes_is_judged_by_what_it_does(desk):
     assert judged(desk, noisy).outcome == "right"
 
 
-def test_an_answer_that_breaks_its_ranks_harms_no_later_check(desk):
-    ruin = "    dist.all_reduce = None\n    dist.destroy_process_group()\n    return"
-    assert judged(desk, changed("    return", ruin)).name == "broke its ranks"
-    assert judged(desk, RING).outcome == "right"
-
-
 def test_nothing_of_an_earlier_answer_is_left(desk):
     helper = "def right_of(rank, n):\n    return (rank + 1) % n\n"
     split = changed("(rank + 1) % n)", "right_of(rank, n))")
@@ -115,12 +120,6 @@ def test_a_cell_that_was_never_run_is_not_attempted(desk):
     verdict = desk.check(NAME, {})
     assert verdict.outcome == "not attempted"
     assert "run the cell" in verdict.text
-
-
-def test_a_cell_that_python_cannot_read_says_where(desk):
-    verdict = judged(desk, "x = 1\ndef ring_all_reduce(x, group)\n    return x\n")
-    assert verdict.name == "syntax"
-    assert "line 3" in verdict.text  # the line of the magic is the first
 
 
 def test_trial_runs_below_the_answer_stay_out():

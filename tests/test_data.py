@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import subprocess
 import sys
 import sysconfig
 import warnings
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 from course_lib.data import Corpus, corpus, encode, prepare, read_tokenizer, train_tokenizer
 from course_lib.data.corpus import VOCABULARY
+from tests.commands import python
 from tests.tensor_parallel.parts import said
 
 pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -121,18 +121,11 @@ def test_the_fingerprint_is_of_all_that_matters():
     assert len({made.fingerprint, *(one.fingerprint for one in others)}) == 1 + len(others)
 
 
-FRESH = "from course_lib.data import prepare; print(prepare(None, most_bytes=200_000, \
-vocabulary=601).fingerprint)"
-
-
 def test_another_process_makes_the_same_corpus():
-    want = prepare(None, most_bytes=200_000, vocabulary=601).fingerprint
-    environment = {**os.environ, "PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", FRESH], env=environment, capture_output=True, text=True,
-        timeout=120, check=True, cwd=Path(__file__).parent.parent,
-    )  # fmt: skip
-    assert done.stdout.strip() == want
+    fresh = "prepare(None, most_bytes=200_000, vocabulary=601).fingerprint"
+    program = f"from course_lib.data import prepare; print({fresh})"
+    done = python("-c", program, env={"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "1"})
+    assert done.stdout.strip() == prepare(None, most_bytes=200_000, vocabulary=601).fingerprint
 
 
 @pytest.mark.parametrize(("missing", "folder"), [("tokenizers", False), ("safetensors", True)])
@@ -238,10 +231,9 @@ def refused(me):
     group = dist.group.WORLD
     texts = TEXTS if me.rank == 0 else None
     sizes = {"documents": texts, "vocabulary": SMALL}
+    uneven = ({"vocabulary": SMALL + (me.rank == 2)}, {"most_bytes": 5 + me.rank})
     found = [said((ValueError, RuntimeError), prepare, group, **{**sizes, "vocabulary": 9999})]
-    uneven = {**sizes, "vocabulary": SMALL + (me.rank == 2)}
-    found.append(said(RuntimeError, prepare, group, **uneven))
-    found.append(said(RuntimeError, prepare, group, **sizes, most_bytes=5 + me.rank))
+    found += [said(RuntimeError, prepare, group, **{**sizes, **options}) for options in uneven]
     return found, prepare(group, **sizes).fingerprint
 
 

@@ -68,9 +68,7 @@ def joined(every):
 
 
 def on_a_mesh(me, dp, pack, steps):
-    mesh = ranks.mesh(me, dp=dp, tp=me.world // dp)
-    batches = made(pack, dp=mesh)
-    return taken(batches, steps)
+    return taken(made(pack, dp=ranks.mesh(me, dp=dp, tp=me.world // dp)), steps)
 
 
 @pytest.mark.parametrize(("dp", "tp"), MESHES)
@@ -137,28 +135,19 @@ def test_a_run_goes_on_with_exactly_the_next_rows_on_any_number_of_dp_ranks(pack
 def test_a_state_of_other_data_or_settings_is_refused():
     own = made(True)
     state = own.state()
-    others = {
-        "seed": made(True, seed=4),
-        "rows": made(True, rows=4),
-        "length": made(True, length=3),
-        "pack": made(False),
-    }
-    for key, other in others.items():
-        told = said(ValueError, other.restore, state)
+    for key, value in {"seed": 4, "rows": 4, "length": 3, "pack": False}.items():
+        told = said(ValueError, made(**{"pack": True, key: value}).restore, state)
         assert f"by {key}={state[key]!r}" in told and f"here {key}=" in told
-    changed = documents()
+    changed, shifted = documents(), documents()
     changed[3] = changed[3] + 1
-    shifted = documents()
-    shifted = [torch.cat(shifted[:3]), *shifted[3:]]
+    shifted[:3] = [torch.cat(shifted[:3])]
     settings = {"rows": ROWS, "length": LENGTH, "seed": SEED}
     assert "of other data" in said(ValueError, Batches(changed, **settings).restore, state)
     Batches(shifted, **settings).restore(state)  # packed, borders make no difference
-    of_documents = made(False).state()
-    told = said(ValueError, Batches(shifted, **settings, pack=False).restore, of_documents)
-    assert "of other data" in told
-    assert "it has no epoch, seed" in said(
-        ValueError, own.restore, {k: v for k, v in state.items() if k not in ("seed", "epoch")}
-    )
+    of_documents = Batches(shifted, **settings, pack=False)
+    assert "of other data" in said(ValueError, of_documents.restore, made(False).state())
+    less = {key: value for key, value in state.items() if key not in ("seed", "epoch")}
+    assert "it has no epoch, seed" in said(ValueError, own.restore, less)
     for key, value in (("position", own.known), ("position", -1), ("epoch", -1), ("epoch", 0.5)):
         assert f"{key}={value}" in said(ValueError, own.restore, {**state, key: value})
     assert own.state() == state  # what is refused changes nothing
@@ -180,19 +169,13 @@ def test_what_cannot_be_shared_out_is_refused():
 
 
 def test_one_piece_of_tokens_and_another_device():
-    tokens = torch.cat(documents())
+    tokens, same = torch.cat(documents()), made(True)
     piece = Batches(tokens.int(), rows=ROWS, length=LENGTH, seed=SEED)
-    assert taken(piece, 3) == taken(made(True), 3)
-    assert piece.state() == taken_state(3)
+    assert taken(piece, 3) == taken(same, 3)
+    assert piece.state() == same.state()
     away = next(made(False, device="meta"))
     assert away.ids.is_meta and away.targets.is_meta
     assert (away.count, away.rows) == ((here := next(made(False))).count, here.rows)
-
-
-def taken_state(steps):
-    batches = made(True)
-    taken(batches, steps)
-    return batches.state()
 
 
 def without_dp(me):

@@ -97,9 +97,8 @@ def no_word_of_padding(me):
         cut.norm.weight[0] = 1e-9  # logits are as good as equal
     low = cut.head.register_forward_hook(lambda _, __, y: y - 100 * (torch.arange(8) < real))
     ids = prompt("padding").to(me.device)
-    found = [
-        generate(cut, ids, 8, temperature=t, top=k) for t, k in ((0, None), (9, None), (9, 10))
-    ]
+    ways = ({}, {"temperature": 9}, {"temperature": 9, "top": 10})
+    found = [generate(cut, ids, 8, **way) for way in ways]
     low.remove()
     return [one.max().item() for one in found], found[1].unique().numel()
 
@@ -141,12 +140,10 @@ def booked(me, config, sequence, dtype):
             want = generation_bytes(config, n, me.rank, **sizes, offered=offered, sequence=sequence)
             assert book.bytes() == pytest.approx(want, abs=1e-6), (way, b, s, count)
             sums = (1 + 2 * config.layers) * count
-            gathers = count + 1 + sums * sequence
-            kinds = {"all_gather": gathers, "all_reduce": sums * (not sequence)}
-            kinds["reduce_scatter"] = sums * sequence
-            assert {op: book.count(op) for op in kinds} == kinds and book.count() == sum(
-                kinds.values()
-            )
+            kinds = {"all_gather": count + 1 + sums * sequence}
+            kinds |= {"all_reduce": sums * (not sequence), "reduce_scatter": sums * sequence}
+            assert {op: book.count(op) for op in kinds} == kinds
+            assert book.count() == sum(kinds.values())
             found.append(want)
     with ledger() as book:
         generate(dense, ids, 3)
@@ -180,16 +177,14 @@ def refused(me):
     tp = mesh.get_group("tp")
     ids = prompt("refused").to(me.device)
     own = ids if me.rank != 1 else ids.flip(0)
-    found = [said(ValueError, generate, cut, own, 2)]
-    found.append(said(ValueError, generate, cut, ids, 2, temperature=1.0, seed=me.rank // 2))
-    found.append(said(ValueError, generate, cut, ids, 2 + 99 * (me.rank == 0)))
-    found.append(said(ValueError, generate, cut, ids, 99))
-    found.append(said(ValueError, generate, dense, ids, 2, group=tp))
-    found.append(said(ValueError, generate, cut, ids, 2, group=dist.group.WORLD))
+    drawn = {"temperature": 1.0, "seed": me.rank // 2}
+    calls = [(cut, own, 2, {}), (cut, ids, 2, drawn), (cut, ids, 2 + 99 * (me.rank == 0), {})]
+    calls += [(cut, ids, 99, {}), (dense, ids, 2, {"group": tp})]
+    calls += [(cut, ids, 2, {"group": dist.group.WORLD})]
+    found = [said(ValueError, generate, *call, **options) for *call, options in calls]
     with torch.no_grad():
         cut.head.weight.fill_(torch.nan if me.rank == 2 else 1.0)
-    found.append(said(ValueError, generate, cut, ids, 2))
-    return found
+    return [*found, said(ValueError, generate, cut, ids, 2)]
 
 
 def test_what_differs_or_cannot_be_is_refused_on_every_rank(pool):

@@ -98,30 +98,20 @@ def compared(theirs, config, folder):
 
 
 @pytest.mark.parametrize(
-    "traits",
-    [{}, {"tied": False, "epsilon": 1e-3}, {"activation": "gelu", "heads": 3}],
-    ids=["published", "untied", "exact-gelu"],
-)
-def test_gpt2(transformers, traits, tmp_path):
-    config = Config.gpt2(**{**SIZES, **traits})
-    logits, gradients = compared(stirred(gpt2(transformers, config)), config, tmp_path)
-    assert logits < 1e-10
-    assert max(gradients.values()) < 1e-10, gradients
-
-
-@pytest.mark.parametrize(
-    "traits",
+    ("family", "traits"),
     [
-        {"kv_heads": 2},
-        {"kv_heads": 1, "tied": True, "rotary_base": 500.0},
-        {"bias": True, "epsilon": 1e-3},
+        (gpt2, {}),
+        (gpt2, {"tied": False, "epsilon": 1e-3}),
+        (gpt2, {"activation": "gelu", "heads": 3}),
+        (llama, {"kv_heads": 2}),
+        (llama, {"kv_heads": 1, "tied": True, "rotary_base": 500.0}),
+        (llama, {"bias": True, "epsilon": 1e-3}),
     ],
-    ids=["grouped", "one-kv-tied", "biases"],
 )
-def test_llama(transformers, traits, tmp_path):
+def test_logits_and_gradients_are_those_of_transformers(transformers, family, traits, tmp_path):
     # Both take cosines and sines in float32 and widen them then, so float64 shows no trace of it.
-    config = Config.llama(**{**SIZES, **traits})
-    theirs = in_float64(stirred(llama(transformers, config)))
+    config = getattr(Config, family.__name__)(**{**SIZES, **traits})
+    theirs = in_float64(stirred(family(transformers, config)))
     logits, gradients = compared(theirs, config, tmp_path)
     assert logits < 1e-10
     assert max(gradients.values()) < 1e-10, gradients
