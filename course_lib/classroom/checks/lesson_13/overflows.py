@@ -128,6 +128,14 @@ IDEAS = (
 )
 
 
+_ENDS = {
+    logs.SETTLED: "the end misread #1",
+    logs.LOOKING: "the end misread #2",
+    logs.NOT_FOUND: "the end misread #3",
+    logs.DIVERGED: "the end misread #4",
+}
+
+
 def about(log: Log) -> str:
     """A log in words: how long it is, and how it ends."""
     shown = "\n".join(log.lines[-SHOWN:])
@@ -137,7 +145,7 @@ def about(log: Log) -> str:
 
 def _misread(key: str, log: Log, wanted: object, head: str, tail: str) -> Finding:
     if key == "verdict":
-        return SAYS(f"the end misread #{logs.VERDICTS.index(wanted) + 1}", head=head, tail=tail)
+        return SAYS(_ENDS[wanted], head=head, tail=tail)
     if wanted is None:
         return SAYS("a scale from nowhere", head=head, tail=tail)
     return Finding(f"{key} misread", head + tail)
