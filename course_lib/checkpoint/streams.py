@@ -44,8 +44,8 @@ def restore_streams(streams: Sequence[Mapping], mesh: DeviceMesh) -> bool:
 
 def _state() -> dict:
     version, numbers, gauss = random.getstate()
-    words = torch.tensor(numbers, device="cpu")  # in 64 bits
-    state = {"torch": _text(torch.get_rng_state()), "python": [version, _text(words), gauss]}
+    words = b"".join(number.to_bytes(4, "little") for number in numbers)
+    state = {"torch": _text(torch.get_rng_state()), "python": [version, _base64(words), gauss]}
     if torch.cuda.is_available():
         state["cuda"] = _text(torch.cuda.get_rng_state())
     return state
@@ -54,8 +54,9 @@ def _state() -> dict:
 def _set(state: Mapping) -> None:
     try:
         version, words, gauss = state["python"]
-        numbers = _bytes(words).view(torch.int64).tolist()
-        random.setstate((version, tuple(numbers), gauss))
+        raw = base64.b64decode(words, validate=True)
+        numbers = tuple(int.from_bytes(raw[i : i + 4], "little") for i in range(0, len(raw), 4))
+        random.setstate((version, numbers, gauss))
         torch.set_rng_state(_bytes(state["torch"]))
         if torch.cuda.is_available() and "cuda" in state:
             torch.cuda.set_rng_state(_bytes(state["cuda"]))
@@ -67,7 +68,11 @@ def _set(state: Mapping) -> None:
 
 
 def _text(x: torch.Tensor) -> str:
-    return base64.b64encode(x.numpy().tobytes()).decode()
+    return _base64(x.numpy().tobytes())
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
 
 
 def _bytes(text: str) -> torch.Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import lru_cache
+from types import SimpleNamespace
 
 _MOST = 2**53  # a larger int goes as hex: Python limits how many decimal digits it reads
 _DTYPES = (  # that a safetensors file has a name for
@@ -102,6 +103,8 @@ class _Packing:
             return ["Fraction", hex(value.numerator), hex(value.denominator)]
         if isinstance(value, range):
             return ["range", hex(value.start), hex(value.stop), hex(value.step)]
+        if isinstance(value, SimpleNamespace):  # a span of the ledger's, as lesson 09 copies it
+            return ["namespace", self.node(vars(value))]
         names = _names(field.name for field in fields(value)) if is_dataclass(value) else []
         if names and not isinstance(value, type):
             items = [self.node(getattr(value, name)) for name in names]
@@ -185,6 +188,8 @@ def _value(node: object, tensors: dict) -> object:
         return _SMALL[kind](*parts)
     if kind == "dict":
         return {_value(key, tensors): _value(item, tensors) for key, item in parts}
+    if kind == "namespace":
+        return SimpleNamespace(**_value(parts[0], tensors))
     if kind == "fields":
         name, names, *items = parts
         return _with_fields(name, tuple(names))(*(_value(item, tensors) for item in items))

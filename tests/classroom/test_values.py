@@ -11,6 +11,7 @@ import math
 import pickle
 import subprocess
 import sys
+import types
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -79,6 +80,7 @@ PLAIN = [
     complex(math.inf, -0.0),
     Fraction(10**30, 7),
     range(2**60, -3, -7),
+    types.SimpleNamespace(op="send", inner=[types.SimpleNamespace()]),
     ["list", 1, [2, (3,)], [], ()],
     {"a": 1, 2: "b", (0, 1): [None], None: {}, 1.5: True, False: 0},
     {1, (2, 3)},
