@@ -78,7 +78,7 @@ MUTANTS = [
     mutant(
         "streams",
         "python-forgotten",
-        "        random.setstate((version, tuple(numbers), gauss))\n",
+        "        random.setstate((version, numbers, gauss))\n",
         "",
         (OWN,),
         "Python's own stream begins anew",
