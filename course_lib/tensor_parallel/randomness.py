@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from course_lib.collectives.call import Group, size_and_rank
 
@@ -51,8 +53,7 @@ def private(
     part.check()
     mode = _logical_mode()
     if mode is not None:
-        said = n > 1 or dim is not None  # who holds everything need not say so
-        outer, mode.parts = mode.parts, (*mode.parts, part) if said else mode.parts
+        outer, mode.parts = mode.parts, (*mode.parts, *part.unless_whole(n))
         try:
             yield
         finally:
@@ -77,11 +78,11 @@ def in_step(group: Group) -> None:
     said: list[dict[str, str]] = [{} for _ in range(n)]
     dist.all_gather_object(said, mine, group=group)
     most = max(said, key=said.count)  # of equally many, those with the first rank
-    apart = [
-        f"rank {dist.get_global_rank(group, rank)} ({' and '.join(kinds)})"
-        for rank, one in enumerate(said)
-        if (kinds := [kind for kind in one if one[kind] != most.get(kind)])
-    ]
+    apart = []
+    for rank, one in enumerate(said):
+        kinds = [kind for kind in one if one[kind] != most.get(kind)]
+        if kinds:
+            apart.append(f"rank {dist.get_global_rank(group, rank)} ({' and '.join(kinds)})")
     if apart:
         raise RuntimeError(
             f"the shared random stream of {', '.join(apart)} is not where that of the other ranks "
@@ -112,40 +113,59 @@ class Part(NamedTuple):
     def check(self) -> None:
         if (self.dim is None) != (self.whole is None) or (self.dim is None and self.start):
             raise ValueError(
-                f"private(dim={self.dim}, start={self.start}, whole={self.whole}): say all three "
-                "(the dim, where this rank's part of it starts, how long it is in whole), or none"
+                f"private(dim={self.dim}, start={self.start}, whole={self.whole}): say all three, "
+                "the dim that is cut, where this rank's part of it starts and how long it is in "
+                "whole; or none of them"
             )
         if self.whole is not None and not 0 <= self.start <= self.whole:
             raise ValueError(
-                f"private(start={self.start}): a dim of {self.whole} starts at 0 … {self.whole}"
+                f"private(start={self.start}): a dim of {self.whole} has no such place; a part "
+                f"starts at 0 … {self.whole}"
             )
 
+    def unless_whole(self, n: int) -> tuple[Part, ...]:
+        """Itself; nothing where one rank holds everything and so did not have to say."""
+        return () if n == 1 and self.dim is None else (self,)
 
-class LogicalMasks:
-    """The mode behind `logical_masks()`: inside it stands in the place of torch's dropout and
-    attention, in the backwards of all threads too."""
 
-    def __init__(self) -> None:
-        self.parts: tuple[Part, ...] = ()  # of the private() contexts that are open
+class LogicalMasks(TorchFunctionMode):
+    """The mode behind `logical_masks()`: it answers torch's dropout and attention by itself."""
 
-    def __enter__(self) -> LogicalMasks:
-        self._torchs = {name: getattr(F, name) for name in (*_ANSWERED, *_REFUSED)}
-        self._dropout, self._attention = (self._torchs[name] for name in _ANSWERED)
-        for name, own in zip(_ANSWERED, (self.dropout, self.attention), strict=True):
-            setattr(F, name, own)
-        for name in _REFUSED:
-            setattr(F, name, functools.partial(_refuse, name))
-        return self
+    parts: tuple[Part, ...] = ()  # of the private() contexts that are open
 
-    def __exit__(self, *exception: object) -> None:
-        for name, function in self._torchs.items():
-            setattr(F, name, function)
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is _logical_mode:
+            return self
+        if func in _NOT_ANSWERED:
+            raise RuntimeError(
+                f"logical_masks() knows F.dropout and F.scaled_dot_product_attention, and not "
+                f"{func.__name__}; write the model with those two, or test it without this mode"
+            )
+        if func is F.dropout:
+            func = self.dropout
+        elif func is F.scaled_dot_product_attention:
+            func = self.attention
+        elif func in (torch.autograd.backward, torch.autograd.grad, Tensor.backward):
+            func = functools.partial(self.backward, func)
+        return func(*args, **(kwargs or {}))
+
+    def backward(self, func, outputs, *inputs, gradient=None, **options):
+        """Torch lets a mode rest in a call that it answers, and a backward may recompute dropouts.
+
+        Handed over as edges of the graph, tensors are no longer such a call, and the mode stays.
+        """
+        if func is Tensor.backward:
+            func, options["grad_tensors"] = torch.autograd.backward, gradient
+        if options.get("inputs") is not None:
+            options["inputs"] = _edges(options["inputs"])
+        with self:
+            return func(_edges(outputs), *map(_edges, inputs), **options)
 
     def dropout(
         self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
         if not training or not 0 < p <= 1:  # nothing to draw, or nothing valid
-            return self._dropout(input, p, training, inplace)
+            return F.dropout(input, p, training, inplace)
         kept = self.kept(input, p)
         return input.mul_(kept) if inplace else input * kept
 
@@ -163,7 +183,7 @@ class LogicalMasks:
     ) -> Tensor:
         """With dropout: in plain steps, since the fused forms draw their masks themselves."""
         if dropout_p == 0 or (is_causal and attn_mask is not None):  # the latter torch refuses
-            return self._attention(
+            return F.scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal,
                 scale=scale, enable_gqa=enable_gqa,
             )  # fmt: skip
@@ -209,23 +229,20 @@ class LogicalMasks:
         return (chance >= round(p * 2**32)).to(x.dtype) / (1 - p if p < 1 else 1)
 
 
-_ANSWERED = ("dropout", "scaled_dot_product_attention")
 # They draw masks of their own, or hide a dropout from the mode.
-_REFUSED = (
-    "alpha_dropout",
-    "feature_alpha_dropout",
-    "dropout1d",
-    "dropout2d",
-    "dropout3d",
-    "rrelu",
+_NOT_ANSWERED = frozenset(
+    {torch.dropout, torch.dropout_, torch.native_dropout, F.alpha_dropout, F.feature_alpha_dropout}
+    | {F.dropout1d, F.dropout2d, F.dropout3d, F.multi_head_attention_forward, F.rrelu}
 )
 
 
-def _refuse(name: str, *args, **keys):
-    raise RuntimeError(
-        f"logical_masks() knows F.dropout and F.scaled_dot_product_attention, and not {name}; "
-        "write the model with those two, or test it without this mode"
-    )
+def _edges(tensors):
+    """Where in autograd's graph the gradient of each tensor is made."""
+    if isinstance(tensors, Tensor):
+        return get_gradient_edge(tensors)
+    if isinstance(tensors, dict):
+        return {name: _edges(one) for name, one in tensors.items()}
+    return [_edges(one) if isinstance(one, Tensor) else one for one in tensors]
 
 
 def mix(key: int, number):
@@ -251,6 +268,6 @@ def _draw() -> int:
 
 
 def _logical_mode() -> LogicalMasks | None:
-    """The innermost `logical_masks()` that is active."""
-    owner = getattr(F.dropout, "__self__", None)
-    return owner if isinstance(owner, LogicalMasks) else None
+    """The innermost `logical_masks()` that is active; torch carries modes to backward's threads."""
+    asked = has_torch_function((None,))  # whether any mode is there to be asked
+    return handle_torch_function(_logical_mode, (None,)) if asked else None

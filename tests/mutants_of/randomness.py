@@ -13,6 +13,8 @@ SEEDS = STREAMS + "test_no_seed_of_a_replica_is_that_of_another"
 IN_STEP = STREAMS + "test_in_step_names_the_rank_that_strayed"
 PARTS = LOGICAL + "test_a_part_is_dropped_out_as_that_part_of_the_whole"
 HEADS = LOGICAL + "test_heads_of_a_rank_are_dropped_out_as_in_the_whole_attention"
+LOGICAL_AGAIN = LOGICAL + "test_recomputed_parts_are_parts_of_the_whole"
+THREAD = LOGICAL + "test_the_mode_follows_a_backward_into_another_thread"
 TORCHS = LOGICAL + "test_attention_with_logical_masks_is_torchs_attention"
 
 
@@ -69,8 +71,8 @@ MUTANTS = [
     ),
     mutant(
         "everything-has-to-be-said",
-        "said = n > 1 or dim is not None",
-        "said = True",
+        "return () if n == 1 and self.dim is None else (self,)",
+        "return (self,)",
         (PARTS + "[1]",),
         "a rank that holds everything is refused",
     ),
@@ -81,6 +83,15 @@ MUTANTS = [
         (PARTS,),
         "a rank with an empty part falls out of step",
         "T24",
+    ),
+    mutant(
+        "backward-without-the-mode",
+        "        elif func in (torch.autograd.backward, torch.autograd.grad, Tensor.backward):\n"
+        "            func = functools.partial(self.backward, func)\n",
+        "",
+        (LOGICAL_AGAIN, THREAD),
+        "a recomputation inside backward draws torch's masks",
+        "T14",
     ),
     mutant(
         "grouped-queries-tiled",

@@ -7,6 +7,7 @@ agree bit by bit; attention, whose matrix products are of other shapes, to 1e-10
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 import torch
@@ -110,8 +111,33 @@ def piece(x, group, words):
         return F.dropout(x * x * F.dropout(x * x, 0.4), 0.3) * x
 
 
+def by_backward(loss, x):
+    loss.backward()
+    return x.grad
+
+
+def by_the_function(loss, x):
+    quarter = torch.full_like(loss, 0.25)
+    torch.autograd.backward([loss, loss], [quarter, 1 - quarter])
+    return x.grad
+
+
+def by_its_inputs(loss, x):
+    named = torch.__version__ >= "2.13"  # since when they may have names
+    loss.backward(torch.ones_like(loss), inputs={"x": x} if named else [x])
+    return x.grad
+
+
+def by_grad(loss, x):
+    (grad,) = torch.autograd.grad(loss, x, create_graph=True)
+    loss.backward(inputs=[x])
+    assert torch.equal(x.grad, grad)
+    return grad.detach()
+
+
 def recomputed(me):
     """A part, stored and recomputed in both forms, against the whole, stored."""
+    ends = [by_backward, by_the_function, by_its_inputs, by_grad]
     sizes = cut(7, me.world)
     x = made("x", 4, 7, device=me.device)
     part, words = part_of(x, me, 1, sizes), placed(me, 1, sizes)
@@ -120,7 +146,7 @@ def recomputed(me):
         seed_all(3)
         dense = piece(x, dist.group.WORLD, {"dim": 1, "start": 0, "whole": 7})
         dense.square().sum().backward()
-        for form in (None, True, False):
+        for form, end in ((None, ends[0]), (True, ends[0]), *((False, end) for end in ends)):
             mine = part.clone().requires_grad_()
             seed_all(3)
             if form is None:
@@ -128,15 +154,37 @@ def recomputed(me):
             else:
                 ours = checkpoint(piece, mine, dist.group.WORLD, words, use_reentrant=form)
             torch.rand(2)
-            ours.square().sum().backward()
+            grad = end(ours.square().sum(), mine)
             assert torch.equal(ours, part_of(dense, me, 1, sizes)), form
-            assert torch.equal(mine.grad, part_of(x.grad, me, 1, sizes)), form
+            assert torch.equal(grad, part_of(x.grad, me, 1, sizes)), (form, end)
             F.dropout(torch.ones(9, 9), 0.5)  # no part of 7 is left over from the recomputation
 
 
 def test_recomputed_parts_are_parts_of_the_whole(pool):
     # Torch's checkpoint brings the compiler along, and a busy machine takes its time over that.
     pool.run(3, recomputed, timeout=90)
+
+
+def deep(x, depth, seen):
+    seen.add(threading.get_ident())
+    if depth == 0:
+        return F.dropout(x * x, 0.4)
+    return checkpoint(deep, x, depth - 1, seen, use_reentrant=True)
+
+
+def test_the_mode_follows_a_backward_into_another_thread():
+    # As on a GPU, whose backward has a thread of its own; here one nested so deep needs a second.
+    start = torch.randn(50, dtype=torch.float64)
+    got, threads = [], []
+    with logical_masks():
+        for depth in (0, 80):
+            x, seen = start.clone().requires_grad_(), set()
+            seed_all(3)
+            deep(x, depth, seen).sum().backward()
+            got.append(x.grad)
+            threads.append(len(seen))
+    assert threads[0] == 1 < threads[1]
+    assert torch.equal(*got)
 
 
 def test_masks_are_fair_and_no_two_alike():
