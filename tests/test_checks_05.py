@@ -5,6 +5,7 @@ Every answer here runs on the judge's real ranks; `tests/answers` has those that
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_05 import kv, qkv, streams
+from course_lib.classroom.checks.lesson_05 import kv, qkv, recompute, streams
+from course_lib.memory.watch import Watch
 from course_lib.tensor_parallel.qkv_layout import shares
 from tests.answers.lesson_05_kv import WRONG_PLAN
 from tests.answers.lesson_05_streams import one
@@ -76,3 +78,17 @@ def test_a_seed_from_the_hash_of_a_name_is_refused_by_its_name(desk, text):
     verdict = judged(desk, "dropout_streams", source)
     assert (verdict.outcome, verdict.name) == ("wrong", "hash of a text"), str(verdict)
     assert "zlib.crc32" in verdict.text
+
+
+def test_what_a_block_keeps_is_waited_for_at_rest():
+    """Twenty collections a block were five seconds at work on a busy machine: no verdict."""
+    x = torch.ones(4, requires_grad=True)
+    with Watch() as memory:
+        out = (x * 2).exp() * 3  # exp and the product keep what they need
+    begun: list[str] = []
+    gc.callbacks.append(lambda phase, info: begun.append(phase) if info["generation"] == 2 else 0)
+    try:
+        assert recompute._kept(memory, x, out) > 0
+    finally:
+        gc.callbacks.pop()
+    assert begun.count("start") == 1

@@ -142,12 +142,13 @@ def _kept(memory: Watch, x: Tensor, out: Tensor) -> int:
             return False
         return not torch.equal(torch.empty(0, dtype=torch.uint8).set_(storage), raw)
 
-    for _ in range(PATIENCE):
+    for turn in range(PATIENCE):
         found = sum(map(counts, memory.made_and_alive()))
         if not found or out.grad_fn is None:
             break
+        if turn == 0:
+            gc.collect()  # once: what a backend still holds goes without it, and it takes long
         time.sleep(0.01)
-        gc.collect()
     return found
 
 
