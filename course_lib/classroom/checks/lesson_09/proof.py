@@ -7,6 +7,7 @@ wrongly; all losses fall. What it lets pass says what it has not looked at.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 
 import torch
@@ -14,10 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.lesson_09.each import judged, value_of
-from course_lib.classroom.checks.looking import TWO
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.lesson_09.each import value_of
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather, all_reduce
 from course_lib.collectives.call import Group
@@ -189,20 +192,31 @@ class Box:
                     state[name] = room.copy_(state[name])
 
 
-def ask(function: Callable, group: Group, seed: int) -> dict:
-    """The verdict on each box, in an order that is no pattern and the same on all ranks."""
-    kinds = OF_TWO if group.size() == len(TWO) else (*REFUSED, *PASSED)
-    made = torch.Generator().manual_seed(seed)
+def ask(function: Callable, group: Group, seed: int, kinds: list[str]) -> dict:
+    """The verdict on each box."""
     verdicts = {}
-    for number in torch.randperm(len(kinds), generator=made).tolist():
-        box = Box(kinds[number], seed + number, group)
+    for number, kind in enumerate(kinds):
+        box = Box(kind, seed + number, group)
         out, _ = bench.watched(lambda box=box: function(box, group))
         verdict = value_of(out)
-        verdicts[kinds[number]] = verdict if isinstance(verdict, bool) else bench.kind(out)
+        verdicts[kind] = verdict if isinstance(verdict, bool) else bench.kind(out)
     return verdicts
 
 
-def look(reports: list[dict], when: str, seed: int) -> None:
+def judge_it(answer: Answer, judge: Judge) -> None:
+    """Three ranks are asked about all boxes, two about some, in an order that is no pattern."""
+    judge.take(answer, __name__)
+    seed = fresh_seed()
+    for members, asked in ((THREE, (*REFUSED, *PASSED)), (TWO, OF_TWO)):
+        kinds = random.Random(seed).sample(asked, len(asked))
+        when, reports = on(members), [{} for _ in members]
+        for some in (kinds[::2], kinds[1::2]):  # all in one trial take too long on a slow machine
+            more = judge.trial(answer, ask, seed, some, members=members, when=when)
+            reports = [report | new for report, new in zip(reports, more, strict=True)]
+        look(reports, when)
+
+
+def look(reports: list[dict], when: str) -> None:
     verdicts = {kind: [report[kind] for report in reports] for kind in reports[0]}
     wrong = [kind for kind, said in verdicts.items() if set(said) != {kind in REFUSED}]
     if not wrong:
@@ -224,4 +238,4 @@ def look(reports: list[dict], when: str, seed: int) -> None:
     raise SAYS("ranks disagree", divided=len(wrong), count=len(verdicts), when=when)
 
 
-PROOF = Exercise(judge=judged(ask, look), **SAYS.about)
+PROOF = Exercise(judge=judge_it, **SAYS.about)
