@@ -1,3 +1,3 @@
 """Loaded by every pytest run in this repository: notebooks are tested without blind spots."""
 
-pytest_plugins = ["tests.strict_notebooks"]
+pytest_plugins = ["tests.support.strict_notebooks"]

@@ -14,7 +14,7 @@ sys.path.insert(0, _HERE)  # course_lib need not be installed
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_HERE, os.environ.get("PYTHONPATH")]))
 # nbgrader starts alembic by its name: it lies beside the Python that runs this.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-from course_lib.classroom.release import configuration  # noqa: E402
+from course_classroom.notebook.release import configuration  # noqa: E402
 
 c = get_config()  # noqa: F821  (given by whoever reads this file)
 c.merge(configuration())

@@ -15,7 +15,7 @@ import nbformat
 import psutil
 from nbclient import NotebookClient
 
-from course_lib.classroom.notebooks import kernel_over_files
+from course_classroom.notebook.notebooks import kernel_over_files
 
 # Learners have this file, so it is wrong: only the last of all looks sees it, and a right one takes
 # as long.
@@ -76,8 +76,8 @@ def learner(runs: int) -> dict:
     first, following, parts = [], [], {}
     for _ in range(runs):
         with Notebook() as notebook:
-            notebook.run("%load_ext course_lib.classroom")
-            notebook.run("from course_lib.classroom.checks import check")
+            notebook.run("%load_ext course_classroom")
+            notebook.run("from course_classroom.judge import check")
             notebook.run(f"%%ranks\n{ATTEMPT}")
             time.sleep(SETTLED)
             first.append(notebook.seconds(check))
@@ -95,8 +95,8 @@ def _kind(process: psutil.Process) -> str:
     """What a process of the notebook is for."""
     try:
         words = " ".join(process.cmdline())
-        if "course_lib.prepared.preparer" not in words:
-            return "ranks" if "course_lib.classroom.rank" in words else "others"
+        if "course_lib.processes.preparer" not in words:
+            return "ranks" if "course_classroom.ranks.rank" in words else "others"
         return "ranks" if process.name().startswith("course-rank") else "prepared"
     except psutil.Error:
         return "others"

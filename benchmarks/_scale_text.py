@@ -45,8 +45,8 @@ def as_text(result: Mapping) -> str:
 
 def picture(result: Mapping):
     """The bars of this machine, strong and weak, beside the published ones and their model."""
+    from course_classroom.figures.scaling import ScalingBar, scaling_bars
     from course_lib.estimate.time import bars
-    from course_lib.figures.scaling import ScalingBar, scaling_bars
 
     constants = bars.fit((*bars.ALONE, bars.ONE))  # the other three are predicted
 

@@ -27,10 +27,10 @@ from course_lib import ranks, zero
 from course_lib.gpt import GPT, Config
 from course_lib.memory.storages import alive
 from course_lib.meta import memory_key
-from course_lib.ways import ours, with_deepspeed
-from course_lib.ways.ds_config import offload_sections
-from course_lib.ways.launched import quiet, variables
-from course_lib.ways.setting import NotThere, Setting
+from course_lib.peers.ways import ours, with_deepspeed
+from course_lib.peers.ways.ds_config import offload_sections
+from course_lib.peers.ways.launched import quiet, variables
+from course_lib.peers.ways.setting import NotThere, Setting
 
 BATCHES = 8
 WARM = 3  # DDP's second step still broadcasts, and DeepSpeed's first steps differ from the others

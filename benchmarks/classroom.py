@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import _notebook
 
-from course_lib import prepared
-from course_lib.classroom.cluster import Cluster
-from course_lib.classroom.wire import KERNEL
+from course_classroom.ranks.cluster import Cluster
+from course_classroom.ranks.wire import KERNEL
+from course_lib import processes as prepared
 
 RUNS = 9  # times that each figure is measured; its median counts
 DEADLINE = 3.0

@@ -1,4 +1,4 @@
-"""What every test may ask for: `pool`, the warm ranks of tests/pool.py; and leases of their own."""
+"""What every test may ask for: `pool`, the warm ranks of tests/support/pool.py; and leases of their own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests import devices
-from tests.pool import Pool
+from tests.support import devices
+from tests.support.pool import Pool
 
 # A test's ranks, and how many tensors its own process had put on a GPU when it began.
 BEGAN: pytest.StashKey[tuple[Pool | None, int]] = pytest.StashKey()
@@ -51,7 +51,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture(autouse=True)
 def _on_the_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """On a machine with a GPU, run a test where it says that it runs: see tests/devices.py."""
+    """On a machine with a GPU, run a test where it says that it runs: see tests/support/devices.py."""
     if not torch.cuda.is_available():
         yield
         return
@@ -81,7 +81,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def desk() -> Iterator:
     """A learner's desk. Its judge's ranks stay warm from one exercise's tests to the next's."""
-    from course_lib.classroom.checks.desk import Desk
+    from course_classroom.judge.desk import Desk
 
     made = Desk()
     yield made
@@ -91,6 +91,6 @@ def desk() -> Iterator:
 @pytest.fixture
 def alone():
     """A desk for what needs no ranks, as numbers do: its judge is never started."""
-    from course_lib.classroom.checks.desk import Desk
+    from course_classroom.judge.desk import Desk
 
     return Desk()

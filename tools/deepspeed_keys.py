@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from course_lib.deepspeed_config.schema import SHIPPED, Schema
+from course_lib.peers.deepspeed_config.schema import SHIPPED, Schema
 
 # Section → the module and the name of the config model that reads it; nested models follow.
 MODELS = {

@@ -1,6 +1,6 @@
 """What the installed Transformers says of its Trainer's arguments and its models' hidden sizes.
 
-`python -m tools.trainer_table` writes the table that course_lib.deepspeed_config.auto reads, so
+`python -m tools.trainer_table` writes the table that course_lib.peers.deepspeed_config.auto reads, so
 that "auto" is resolved without importing Transformers. Lesson 13.
 """
 
@@ -10,7 +10,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[1] / "course_lib/deepspeed_config/trainer.json"
+TABLE = Path(__file__).resolve().parents[1] / "course_lib/peers/deepspeed_config/trainer.json"
 # What the integration with DeepSpeed reads of the arguments.
 READ = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "learning_rate",

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from course_lib import ranks
 from course_lib.gpt.padding import left_padded, without_padding
-from course_lib.ways.launched import launched, quiet
-from course_lib.ways.with_deepspeed import started
+from course_lib.peers.ways.launched import launched, quiet
+from course_lib.peers.ways.with_deepspeed import started
 
 
 def zero_config(*, offload: str | None = None, precision: str = "float32") -> dict:

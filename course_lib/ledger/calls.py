@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.dispatch import OPERATIONS, Operation, arguments
+from course_lib.ledger.dispatch import OPERATIONS, Operation, arguments
 from course_lib.ledger.forms import Bytes, must
 
 

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.collectives import Verb, current
-from course_lib.dispatch.waits import WaitListener
 from course_lib.ledger.book import Record
+from course_lib.ledger.dispatch.waits import WaitListener
 from course_lib.ledger.wire import Flow
 
 

@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_lib.collectives import Verb, current
-from course_lib.dispatch import OPERATIONS, LightMode, handle, listening
 from course_lib.ledger import calls, origin
 from course_lib.ledger.book import Book, Record
+from course_lib.ledger.dispatch import OPERATIONS, LightMode, handle, listening
 from course_lib.ledger.flight import DeviceTimes, Flights, Landing
 from course_lib.ledger.forms import must
 from course_lib.ledger.wire import Flow

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import UntypedStorage
 
-from course_lib.dispatch import LightMode
+from course_lib.ledger.dispatch import LightMode
 from course_lib.memory.storages import storages
 from course_lib.memory.tiers import rank_computes_on, tier_of
 

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from course_lib.deepspeed_config import fsdp2, ours, settings
 from course_lib.estimate.ladder import Machine
-from course_lib.launchers import slurm
+from course_lib.peers.deepspeed_config import fsdp2, ours, settings
+from course_lib.peers.launchers import slurm
 from course_lib.plan.fsdp2_file import python
 from course_lib.plan.search import Plan
 from course_lib.plan.task import Model, Task

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 
-from course_lib.deepspeed_config.settings import Sizes
 from course_lib.estimate.fit import check_gpus
 from course_lib.estimate.over_tp import check_cut
 from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
 from course_lib.estimate.time import Constants, Machine
 from course_lib.gpt import Config
+from course_lib.peers.deepspeed_config.settings import Sizes
 from course_lib.pretrained.config import to_transformers
 from course_lib.zero.precision import DTYPES
 

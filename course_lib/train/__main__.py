@@ -84,7 +84,7 @@ def draw(done: dict) -> str | None:
     """run.png beside the curve; a word and no failure where it cannot be drawn."""
     picture = Path(done["out"]) / "run.png"
     try:
-        from course_lib.figures.run_summary import run_summary
+        from course_classroom.figures.run_summary import run_summary
 
         points = [(p.step, p.loss) for p in curve.read(Path(done["curve"]))]
         run_summary(points, done["validation"], done["ranks"]).save(picture)

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from course_lib.prepared import Wanted
-from course_lib.prepared.here import Process, start_here
+from course_lib.processes import Wanted
+from course_lib.processes.here import Process, start_here
 from course_lib.train.checks import resolve
 from course_lib.train.entry import OPTIONS, READY, RENDEZVOUS, STARTER
 from course_lib.train.meeting import Meeting

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.classroom.cluster import Cluster, Ended
-from course_lib.classroom.doctor.finding import Finding
-from course_lib.classroom.magic import explain
+from course_classroom.doctor.finding import Finding
+from course_classroom.notebook.magic import explain
+from course_classroom.ranks.cluster import Cluster, Ended
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.classroom import any_source
-from course_lib.classroom.board import Inbox
-from course_lib.classroom.calls import Call
-from course_lib.classroom.referee import Appointment, Referee
+from course_classroom.ranks import any_source
+from course_classroom.ranks.board import Inbox
+from course_classroom.ranks.calls import Call
+from course_classroom.ranks.referee import Appointment, Referee
 from tests.classroom.conftest import freed, printed, told, works
 
 ORDERLY = """

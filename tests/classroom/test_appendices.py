@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.classroom import workspace
-from course_lib.classroom.workspace import overview, show
-from course_lib.classroom.workspace.handed_out import first_lesson, title
-from course_lib.cli import app, learner
+from course_classroom import workspace
+from course_classroom.cli import app, learner
+from course_classroom.workspace import overview, show
+from course_classroom.workspace.handed_out import first_lesson, title
 
 LESSON, MEAN = "notebooks/00_start.ipynb", "exercises/00_start/mean.ipynb"
 CLUSTERS, MEASURING = "notebooks/appendix_c_clusters.ipynb", "notebooks/appendix_b_measuring.ipynb"

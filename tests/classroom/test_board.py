@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.classroom.board import KEPT, Board, Inbox
+from course_classroom.ranks.board import KEPT, Board, Inbox
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from course_lib.classroom.checks import frame
-from course_lib.classroom.checks.card import card, in_html
-from course_lib.classroom.progress import MARKS, NOT_ATTEMPTED, RIGHT, WRONG
-from course_lib.cli.base import ROOT
+from course_classroom.cli.base import ROOT
+from course_classroom.judge import frame
+from course_classroom.judge.card import card, in_html
+from course_classroom.progress.log import MARKS, NOT_ATTEMPTED, RIGHT, WRONG
 
 PAGES = sorted(ROOT.glob("exercises/*/*.ipynb"))
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.classroom.carried import defined_names
-from course_lib.classroom.checks import answer
+from course_classroom.judge import answer
+from course_classroom.ranks.carried import defined_names
 
 
 def read(*cells: str) -> answer.Answer:

@@ -13,9 +13,9 @@ import psutil
 import pytest
 import torch
 
-from course_lib.classroom import runs
-from course_lib.classroom.cluster import Cluster
-from course_lib.classroom.rank import RankApp
+from course_classroom.ranks import runs
+from course_classroom.ranks.cluster import Cluster
+from course_classroom.ranks.rank import RankApp
 from tests.classroom.conftest import living, printed, told, works
 
 
@@ -41,7 +41,7 @@ def test_variables_last_between_cells_and_travel_both_ways(two):
 def test_a_rank_that_sends_something_else_sends_no_program(two, capfd):
     """What reads it is the notebook's process: a pickle would run there."""
     two.run(
-        "from course_lib.classroom import values\n"
+        "from course_classroom import values\n"
         "class Runs:\n"
         "    def __reduce__(self):\n"
         "        return print, ('a program was run',)\n"
@@ -202,7 +202,7 @@ def test_idle_ranks_are_released_and_come_back():
 
 OWNER = """
 import sys, time
-from course_lib.classroom.cluster import Cluster
+from course_classroom.ranks.cluster import Cluster
 cluster = Cluster(2, idle_minutes=0)
 cluster.start()
 print(cluster.folder, *[rank.process.pid for rank in cluster.ranks], flush=True)
@@ -236,7 +236,7 @@ def test_stray_ranks_are_found_and_ended():
         assert run.owner_alive()
         assert runs.sweep() == 0, "a living notebook's ranks are not stray"
         stopped = subprocess.run(
-            [sys.executable, "-m", "course_lib.cli", "stop", "--all", "--json"],
+            [sys.executable, "-m", "course_classroom.cli", "stop", "--all", "--json"],
             capture_output=True,
             text=True,
             timeout=60,

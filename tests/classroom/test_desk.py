@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_lib.classroom import checks, output
-from course_lib.classroom.checks import desk, frame
-from course_lib.classroom.magic import RanksMagics
+from course_classroom import judge as checks
+from course_classroom.judge import desk, frame
+from course_classroom.notebook.magic import RanksMagics
+from course_classroom.ranks import output
 
 NAME = "mean_over_ranks"
 RIGHT = {"A": 2, "B": 1, "C": 0}  # of who_hangs

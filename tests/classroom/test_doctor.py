@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 import course_lib
-from course_lib.classroom.doctor import privacy
-from course_lib.classroom.doctor.finding import Check, Finding, guarded
-from course_lib.classroom.doctor.privacy import Private, scrubbed
+from course_classroom.doctor import privacy
+from course_classroom.doctor.finding import Check, Finding, guarded
+from course_classroom.doctor.privacy import Private, scrubbed
 
-DOCTOR = [sys.executable, "-m", "course_lib.cli", "doctor"]
+DOCTOR = [sys.executable, "-m", "course_classroom.cli", "doctor"]
 
 
 def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -167,7 +167,7 @@ def test_names_are_those_of_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sum_that_is_wrong_is_seen(two) -> None:
-    from course_lib.classroom.doctor import real_ranks
+    from course_classroom.doctor import real_ranks
 
     assert real_ranks.real_sum(two).level == "ok"
     two.run(
@@ -183,7 +183,7 @@ def test_a_sum_that_is_wrong_is_seen(two) -> None:
 
 
 def test_a_rank_that_fails_is_told_in_the_clusters_words(two) -> None:
-    from course_lib.classroom.doctor import real_ranks
+    from course_classroom.doctor import real_ranks
 
     two.run("kept = dist.all_reduce\ndist.all_reduce = None", ranks=[1])
     found = real_ranks.real_sum(two)
@@ -193,8 +193,8 @@ def test_a_rank_that_fails_is_told_in_the_clusters_words(two) -> None:
 
 
 def test_ranks_that_end_while_they_start_are_told_without_ipykernels_banner(monkeypatch) -> None:
-    from course_lib.classroom.cluster import Cluster
-    from course_lib.classroom.doctor.real_ranks import RealRanks
+    from course_classroom.doctor.real_ranks import RealRanks
+    from course_classroom.ranks.cluster import Cluster
 
     last = "import os, sys; print('a last word', file=sys.__stderr__, flush=True); os._exit(3)"
     monkeypatch.setattr(Cluster, "join", lambda self, _: self.everywhere(lambda r: last, 60.0))
@@ -206,10 +206,10 @@ def test_ranks_that_end_while_they_start_are_told_without_ipykernels_banner(monk
 
 def test_others_on_the_node_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose memory somebody else holds: the refusal names them, the report does not."""
-    from course_lib.classroom.doctor.real_ranks import RealRanks, lease
-    from course_lib.classroom.leases import share
-    from course_lib.classroom.leases.claims import Claim
-    from course_lib.classroom.machine import look
+    from course_classroom.doctor.real_ranks import RealRanks, lease
+    from course_classroom.leases import share
+    from course_classroom.leases.claims import Claim
+    from course_classroom.leases.machine import look
 
     claim = Claim(1, 0.0, "lesson", [], False, 1, 1 << 60, user="zoe")
     machine = look()
@@ -219,7 +219,7 @@ def test_others_on_the_node_are_not_named(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(world: int, env: object) -> None:
         raise refused.value
 
-    monkeypatch.setattr("course_lib.classroom.crew.check_world", refuse)
+    monkeypatch.setattr("course_classroom.ranks.crew.check_world", refuse)
     (found,) = RealRanks().look()
     assert found.level == "bad" and "not held by others" in found.found
     assert "zoe" not in found.found + found.remedy
@@ -234,7 +234,7 @@ def test_others_on_the_node_are_not_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_rows_count_the_slowest_rank_and_what_must_be_sent() -> None:
-    from course_lib.classroom.doctor.real_ranks import SIZES, rows
+    from course_classroom.doctor.real_ranks import SIZES, rows
 
     quick, slow = [1.0] * len(SIZES), [2.0] * len(SIZES)
     last = rows([quick, slow, quick, quick], 4, "nccl")[-1]

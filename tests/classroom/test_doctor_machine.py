@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.doctor import machine, places
-from course_lib.classroom.doctor.finding import Finding
-from course_lib.classroom.leases.share import GPU_RANK_BYTES, RANK_BYTES
-from course_lib.classroom.machine import Limits
-from course_lib.classroom.machine import limits as limits_of
+from course_classroom.doctor import machine, places
+from course_classroom.doctor.finding import Finding
+from course_classroom.leases.machine import Limits
+from course_classroom.leases.machine import limits as limits_of
+from course_classroom.leases.share import GPU_RANK_BYTES, RANK_BYTES
 from tests.classroom.conftest import only
 
 GB = 10**9

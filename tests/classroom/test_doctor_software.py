@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.doctor import build_tools, software
-from course_lib.classroom.doctor.finding import Finding
-from course_lib.classroom.grading.walls import Walls
+from course_classroom.doctor import build_tools, software
+from course_classroom.doctor.finding import Finding
+from course_classroom.grading.walls import Walls
 from tests.classroom.conftest import only
 
 PROJECT = """

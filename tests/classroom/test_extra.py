@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from course_lib.classroom import extra
+from course_classroom.notebook import extra
 
 
 class Ranks:
@@ -32,7 +32,7 @@ def magics(monkeypatch):
     from contextlib import contextmanager
     from types import SimpleNamespace
 
-    from course_lib.classroom import checks
+    from course_classroom import judge as checks
 
     log: list = []
 

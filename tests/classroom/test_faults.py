@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_lib.classroom.extra import ExtraRanks
-from course_lib.classroom.magic import LONGEST, RanksMagics
-from course_lib.classroom.wire import MOST_PRINTED, MOST_SAID
-from course_lib.prepared import why_spawned
+from course_classroom.notebook.extra import ExtraRanks
+from course_classroom.notebook.magic import LONGEST, RanksMagics
+from course_classroom.ranks.wire import MOST_PRINTED, MOST_SAID
+from course_lib.processes import why_spawned
 from tests.classroom.conftest import told, works
 
 

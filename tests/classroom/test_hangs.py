@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from course_lib.classroom.agreement import named_holders
-from course_lib.classroom.output import newest
+from course_classroom.ranks.agreement import named_holders
+from course_classroom.ranks.output import newest
 from tests.classroom.conftest import freed, printed, told, works
 
 RAW = ("x = torch.ones(3, 2)", "\nif rank == 0:\n    dist.all_reduce(x)\n")

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from course_lessons.lesson_04 import harness as lesson_04
+from course_lessons.lesson_05 import harness as lesson_05
+from course_lessons.lesson_09 import harness as lesson_09
+from course_lessons.lesson_11 import harness as lesson_11
 from course_lib import ranks, zero
-from course_lib.classroom.harness import lesson_04, lesson_05, lesson_09, lesson_11
 from course_lib.gpt import Config
 from course_lib.tensor_parallel import RowParallelLinear
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lessons.lesson_06 import harness as lesson_06
+from course_lessons.lesson_07 import harness as lesson_07
+from course_lessons.lesson_08 import harness as lesson_08
 from course_lib import ranks
-from course_lib.classroom.harness import lesson_06, lesson_07, lesson_08
 from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.sequence import Tokens

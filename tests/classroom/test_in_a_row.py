@@ -7,9 +7,9 @@ import os
 import psutil
 import pytest
 
-from course_lib import prepared
-from course_lib.classroom import runs
-from course_lib.classroom.cluster import Cluster
+from course_classroom.ranks import runs
+from course_classroom.ranks.cluster import Cluster
+from course_lib import processes as prepared
 from tests.classroom.conftest import works
 
 KINDS = {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.checks import answer, frame, layers
-from course_lib.classroom.checks.finding import Finding, NotJudged
-from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import (
+from course_classroom.judge import answer, frame, layers
+from course_classroom.judge.finding import Finding, NotJudged
+from course_classroom.judge.frame import Exercise
+from course_classroom.judge.judge import (
     CHECKS,
     LIMIT,
     WORLD,
@@ -21,8 +21,8 @@ from course_lib.classroom.checks.judge import (
     _finding,
     reference,
 )
-from course_lib.classroom.cluster import Ended
-from course_lib.classroom.hangs import Fact, Scene
+from course_classroom.ranks.cluster import Ended
+from course_classroom.ranks.hangs import Fact, Scene
 
 
 @pytest.fixture

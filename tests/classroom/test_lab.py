@@ -21,9 +21,9 @@ import psutil
 import pytest
 import typer
 
-from course_lib.classroom.unloaded import EXTENSION
-from course_lib.cli.base import ROOT
-from course_lib.cli.lab import lab_options
+from course_classroom.cli.base import ROOT
+from course_classroom.cli.lab import lab_options
+from course_classroom.notebook.unloaded import EXTENSION
 
 FAR = 120.0  # seconds; a machine may be busy
 
@@ -60,7 +60,7 @@ class Lab:
         self.process.wait(timeout=FAR)
 
 
-COMMAND = [sys.executable, "-m", "course_lib.cli", "lab", "--no-browser"]
+COMMAND = [sys.executable, "-m", "course_classroom.cli", "lab", "--no-browser"]
 
 
 def variables(work: Path) -> dict[str, str]:
@@ -231,7 +231,7 @@ def test_a_port_that_is_taken_between_looking_and_binding(taken):
     from tornado.httpserver import HTTPServer
     from tornado.web import Application
 
-    from course_lib.classroom.workspace.server import CourseServer
+    from course_classroom.workspace.server import CourseServer
 
     async def bind() -> tuple[bool, int]:
         server = CourseServer(ip="127.0.0.1", port=taken)

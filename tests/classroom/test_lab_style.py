@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("jupyterlab")
 
-from course_lib.classroom.workspace.server import STYLE, CourseServer
-from course_lib.cli.lab import lab_options
+from course_classroom.cli.lab import lab_options
+from course_classroom.workspace.server import STYLE, CourseServer
 
 
 def test_jupyterlab_is_told_to_load_it_and_finds_ours_first():
@@ -21,7 +21,7 @@ def test_jupyterlab_is_told_to_load_it_and_finds_ours_first():
 def test_fonts_are_looked_for_before_the_first_figure_and_once(tmp_path, monkeypatch, capsys):
     import matplotlib
 
-    from course_lib.cli import lab
+    from course_classroom.cli import lab
 
     asked = []
     monkeypatch.setattr(matplotlib, "get_cachedir", lambda: str(tmp_path))

@@ -20,23 +20,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.classroom import leases, machine
-from course_lib.classroom.cluster import Cluster
-from course_lib.classroom.crew import environment
-from course_lib.classroom.extra import extra_ranks
-from course_lib.classroom.leases import claims, folder, gpus, share
-from course_lib.classroom.leases.gpus import Gpu
-from course_lib.classroom.machine import Machine
-from course_lib.classroom.magic import default_world
+from course_classroom import leases
+from course_classroom.leases import claims, folder, gpus, machine, share
+from course_classroom.leases.gpus import Gpu
+from course_classroom.leases.machine import Machine
+from course_classroom.notebook.extra import extra_ranks
+from course_classroom.notebook.magic import default_world
+from course_classroom.ranks.cluster import Cluster
+from course_classroom.ranks.crew import environment
 from tests.classroom.conftest import told, works
 from tests.classroom.test_leases_claims import NODE
 from tests.classroom.test_magic import Session
 
 NOTEBOOK = """
 import json, os, signal, sys, time
-from course_lib.classroom import leases
-from course_lib.classroom.leases.gpus import Gpu
-from course_lib.classroom.machine import Machine
+from course_classroom import leases
+from course_classroom.leases.gpus import Gpu
+from course_classroom.leases.machine import Machine
 
 name, count, machine = sys.argv[1], int(sys.argv[2]), Machine(*json.loads(sys.argv[3]))
 if len(sys.argv) > 4:  # from now on as somebody else, whom no file of this Python concerns
@@ -603,7 +603,7 @@ def test_the_notebook_tells_what_was_refused_and_its_part(node, monkeypatch):
     off += "folder."
     session = Session()
     with session.client.setup_kernel():
-        session.text("%load_ext course_lib.classroom")
+        session.text("%load_ext course_classroom")
         assert session.text("%%ranks\nprint(1)") == f"{off}\n[rank 0] 1\n"
         assert session.text("%%ranks\nprint(2)") == "[rank 0] 2\n"
         node.unlink()

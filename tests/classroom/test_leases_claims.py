@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom import leases
-from course_lib.classroom.leases import claims, folder, share
-from course_lib.classroom.leases.gpus import Gpu
-from course_lib.classroom.machine import Machine
+from course_classroom import leases
+from course_classroom.leases import claims, folder, share
+from course_classroom.leases.gpus import Gpu
+from course_classroom.leases.machine import Machine
 
 NODE = Machine(64, 64 << 30, 64, 64 << 30)
 HONEST = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.classroom.checks import left_out
-from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.hangs import Fact
-from tests.answers import checked
+from course_classroom.judge import left_out
+from course_classroom.judge.finding import Finding
+from course_classroom.ranks.hangs import Fact
+from tests.lessons.answers import checked
 
 SUM = """
 def mean_over_ranks(x, group):

@@ -12,12 +12,12 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError
 
-from course_lib.classroom import output
-from course_lib.classroom.carried import defined_names
-from course_lib.classroom.magic import default_world, parse_which
-from course_lib.classroom.notebooks import kernel_over_files
-from course_lib.classroom.wire import Outcome
-from course_lib.prepared import why_spawned
+from course_classroom.notebook.magic import default_world, parse_which
+from course_classroom.notebook.notebooks import kernel_over_files
+from course_classroom.ranks import output
+from course_classroom.ranks.carried import defined_names
+from course_classroom.ranks.wire import Outcome
+from course_lib.processes import why_spawned
 from tests.classroom.conftest import living
 
 
@@ -32,7 +32,7 @@ class Session:
         self.client.kernel_manager_class = kernel_over_files(self._files.name)
         self.kernel = contextlib.ExitStack()
         self.kernel.enter_context(self.client.setup_kernel())
-        self.text("%load_ext course_lib.classroom")
+        self.text("%load_ext course_classroom")
 
     def cell(self, source: str) -> list[dict]:
         cell = nbformat.v4.new_code_cell(source)
@@ -129,7 +129,7 @@ def test_wrong_words_are_told_with_the_right_ones(session):
         ("%%ranks --world 0\n1", "a world of 0 ranks cannot be started"),
         ("%%ranks --world -2\n1", "a world of -2 ranks cannot be started"),
         ("%ranks dance", "say status, start, stop, restart or last"),
-        ("from course_lib.classroom import pull\npull('keptt')", "name 'keptt' is not defined"),
+        ("from course_classroom import pull\npull('keptt')", "name 'keptt' is not defined"),
     ]:
         error = session.error(line)
         assert message in error["evalue"], line
@@ -199,7 +199,7 @@ def test_a_kernel_that_shuts_down_takes_its_ranks_along(session):
     kernel = psutil.Process(int(session.text("import os\nprint(os.getpid())")))
     ranks = kernel.children(recursive=True)
     assert len(ranks) == (2 if why_spawned() else 3), "two, and what they are forked from"
-    session.text("from course_lib.classroom.checks import check")
+    session.text("from course_classroom.judge import check")
     ranks = kernel.children(recursive=True)
     assert len(ranks) == (2 if why_spawned() else 4), "and the judge's own"
     session.kernel.close()

@@ -12,8 +12,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbformat.v4 import new_code_cell
 from traitlets.config import Config
 
-from course_lib.classroom import missing_packages, notebooks, unloaded
-from course_lib.cli.base import ROOT
+from course_classroom.cli.base import ROOT
+from course_classroom.notebook import missing_packages, notebooks, unloaded
 from tests.house.test_packaging import project
 
 pytestmark = pytest.mark.cpu("about cells that do not run")

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.classroom import own_time, runs
-from course_lib.classroom.checks import judge
-from course_lib.classroom.checks.answer import read
-from course_lib.classroom.checks.finding import Finding, NotJudged
-from course_lib.classroom.checks.lesson_01 import trial
-from course_lib.classroom.hangs import Scene
-from course_lib.classroom.own_time import OwnTime
+from course_classroom.judge import judge
+from course_classroom.judge.answer import read
+from course_classroom.judge.finding import Finding, NotJudged
+from course_classroom.ranks import own_time, runs
+from course_classroom.ranks.hangs import Scene
+from course_classroom.ranks.own_time import OwnTime
+from course_lessons.lesson_00 import trial
 from tests.classroom.conftest import told
 
 pytestmark = pytest.mark.skipif(
@@ -109,7 +109,7 @@ def tried(court: judge.Judge, body: str):
 
 
 def test_an_answer_that_met_a_busy_machine_is_not_judged(court, monkeypatch):
-    monkeypatch.setattr("course_lib.classroom.cluster.OwnTime", Starved)
+    monkeypatch.setattr("course_classroom.ranks.cluster.OwnTime", Starved)
     monkeypatch.setattr(judge, "LIMIT", 1.0)
     with pytest.raises(NotJudged, match=r"this machine is busy \(load 61 on 2 cores\)"):
         tried(court, "import time; time.sleep(60)")
@@ -127,14 +127,14 @@ def test_ranks_that_cannot_be_started_judge_nobody(monkeypatch):
     def refused(*args, **kwargs):
         raise OSError(11, "no process could be forked: Resource temporarily unavailable")
 
-    monkeypatch.setattr("course_lib.prepared.start", refused)
+    monkeypatch.setattr("course_lib.processes.start", refused)
     with pytest.raises(NotJudged, match=r"could not be started: .*no process could be forked"):
         judge.Judge(idle_minutes=0).ready()
     assert not [run for run in runs.all_runs() if run.notebook == "checks" and not run.living()]
 
 
 def test_a_cell_says_that_it_had_little_of_its_time(two, monkeypatch):
-    monkeypatch.setattr("course_lib.classroom.cluster.OwnTime", Starved)
+    monkeypatch.setattr("course_classroom.ranks.cluster.OwnTime", Starved)
     text = told(two.run("import time; time.sleep(60)", deadline=1.0))
     assert "It had little of them, for this machine is busy (load 61 on 2 cores)" in text
 

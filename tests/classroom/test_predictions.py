@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.workspace.copying import open_up
-from course_lib.classroom.workspace.handed_out import items, version, without_answers
-from course_lib.classroom.workspace.renewing import renew
+from course_classroom.workspace.copying import open_up
+from course_classroom.workspace.handed_out import items, version, without_answers
+from course_classroom.workspace.renewing import renew
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHERS = ("f_and_g(", "parameter_life(", "ring_steps(", "sliders.ring(")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_lib.classroom import progress
-from course_lib.classroom.checks import desk as desk_module
-from course_lib.classroom.checks import frame
-from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.finding import NotJudged
-from course_lib.classroom.progress import FILE, MARK, Progress, here
+from course_classroom.judge import desk as desk_module
+from course_classroom.judge import frame
+from course_classroom.judge.desk import Desk
+from course_classroom.judge.finding import NotJudged
+from course_classroom.progress import log as progress
+from course_classroom.progress.log import FILE, MARK, Progress, here
 
 RIGHT, WRONG = {"A": 2, "B": 1, "C": 0}, {"A": 0, "B": 0, "C": 2}
 

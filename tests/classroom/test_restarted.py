@@ -9,9 +9,9 @@ import pytest
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
-from course_lib.classroom.unloaded import EXTENSION
-from course_lib.classroom.workspace.server import LearnersKernels
-from course_lib.cli.base import ROOT
+from course_classroom.cli.base import ROOT
+from course_classroom.notebook.unloaded import EXTENSION
+from course_classroom.workspace.server import LearnersKernels
 
 FAR = 120.0  # seconds; a machine may be busy
 PRESENT = "'RanksMagics' in get_ipython().magics_manager.registry"
@@ -62,13 +62,13 @@ def run(kernel) -> Iterator[Callable[[str], tuple[str, str]]]:
 def test_before_the_first_cell_and_after_a_restart_it_says_which_cell_to_run(kernel, run):
     for again in (False, True):
         if again:
-            assert run("%load_ext course_lib.classroom")[0] == "ok"
+            assert run("%load_ext course_classroom")[0] == "ok"
             kernel.restart_kernel(now=True)
             run.wait()
         for cell in ("%%ranks --world 2\nprint(rank)", "%ranks"):
             status, said = run(cell)
             assert status == "error", "what follows is not run"
-            assert "first code cell (`%load_ext course_lib.classroom`)" in said
+            assert "first code cell (`%load_ext course_classroom`)" in said
             assert "Run that cell" in said and "Traceback" not in said and "not found" not in said
     names = {'check("mean_over_ranks")': "check", "hint()": "hint", "print(drawn)": "drawn"}
     for cell, name in names.items():
@@ -81,7 +81,7 @@ def test_before_the_first_cell_and_after_a_restart_it_says_which_cell_to_run(ker
 
 def test_the_real_one_takes_its_place_and_keeps_it(run):
     assert run(PRESENT) == ("ok", "False")
-    assert run("%load_ext course_lib.classroom") == ("ok", "")
+    assert run("%load_ext course_classroom") == ("ok", "")
     assert run("drawn") == ("error", "name 'drawn' is not defined")
     assert run("%ranks") == ("ok", "No ranks are running; the next %%ranks cell starts them.\n")
     run(f"%reload_ext {EXTENSION}")

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("jupyter_server")
 
-from course_lib.classroom.workspace.reading_room import WholeFiles
+from course_classroom.workspace.reading_room import WholeFiles
 from course_lib.files import replacing
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.classroom import workspace
-from course_lib.classroom.checks import frame
-from course_lib.classroom.leases import take
-from course_lib.classroom.progress import Progress
-from course_lib.classroom.workspace.overview import search
-from course_lib.cli import app
-from course_lib.cli.base import ROOT
+from course_classroom import workspace
+from course_classroom.cli import app
+from course_classroom.cli.base import ROOT
+from course_classroom.judge import frame
+from course_classroom.leases import take
+from course_classroom.progress.log import Progress
+from course_classroom.workspace.overview import search
 
 LESSON = "notebooks/00_start_here.ipynb"
 
@@ -60,7 +60,9 @@ def test_a_lesson_is_listed_with_its_exercises_as_the_checks_have_them(work):
 
 
 def test_a_look_at_one_s_progress_loads_no_torch(work):
-    code = "import sys; from course_lib.cli import app; app(['status'], standalone_mode=False); "
+    code = (
+        "import sys; from course_classroom.cli import app; app(['status'], standalone_mode=False); "
+    )
     code += "print([heavy for heavy in ('torch', 'IPython') if heavy in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -237,7 +239,7 @@ def open_folder() -> Iterator[Path]:
 AS_NOBODY = """
 import os, sys, json
 from pathlib import Path
-from course_lib.classroom.workspace.overview import search
+from course_classroom.workspace.overview import search
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 print(json.dumps(search(Path(sys.argv[1])), default=str))
 """

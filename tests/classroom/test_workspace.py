@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.classroom import workspace
-from course_lib.classroom.workspace import place
-from course_lib.classroom.workspace.handed_out import version
-from course_lib.cli import app, learner
+from course_classroom import workspace
+from course_classroom.cli import app, learner
+from course_classroom.workspace import place
+from course_classroom.workspace.handed_out import version
 
 LESSON, OTHER = "notebooks/00_start.ipynb", "notebooks/01_ring.ipynb"
 MEAN, SUM = "exercises/00_start/mean.ipynb", "exercises/00_start/total.ipynb"
@@ -338,7 +338,7 @@ def test_half_a_course_is_refused(tmp_path, work):
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from course_lib.classroom.workspace import place
+from course_classroom.workspace import place
 with place.only_lab(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid, flush=True)

@@ -14,9 +14,9 @@ from typing import Any
 import nbformat
 import pytest
 
-from course_lib.classroom.doctor import torch_build
-from course_lib.classroom.doctor.torch_build import Torch
-from tests.commands import ROOT, gone, python
+from course_classroom.doctor import torch_build
+from course_classroom.doctor.torch_build import Torch
+from tests.support.commands import ROOT, gone, python
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import reading, road, running, stages
 from tools.accept_gpu.resuming import resuming
@@ -238,7 +238,7 @@ def test_notebooks_run_at_the_world_asked_for_and_nccl_is_listened_to(
     course: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in the repository, its kernel talks over files: a port drawn for it may be taken by then.
-    monkeypatch.setenv("PYTEST_PLUGINS", "nbval.plugin,tests.strict_notebooks")
+    monkeypatch.setenv("PYTEST_PLUGINS", "nbval.plugin,tests.support.strict_notebooks")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with_notebook(course, "toy", nbformat.v4.new_code_cell(NOTEBOOK, id="one"))
     found = stages.notebooks(course, 120, 3)

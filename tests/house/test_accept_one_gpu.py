@@ -18,8 +18,8 @@ import nbformat
 import psutil
 import pytest
 
-from tests.commands import ROOT, gone, until
 from tests.house.test_accept_gpu import TRAIN, stage, with_commands, with_gpus, with_notebook
+from tests.support.commands import ROOT, gone, until
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import one_gpu, road, running, stages
 from tools.accept_gpu.report import Report

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import gone, until
 from tests.house.toy import Toy, lay_out
+from tests.support.commands import gone, until
 from tools.bootstrap import __main__ as bootstrap
 from tools.bootstrap import condition, environment, install
 from tools.bootstrap.failures import diagnose

@@ -17,7 +17,7 @@ NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 LESSONS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
 SOLUTIONS = sorted(ROOT.glob("solutions/*/*.ipynb"))
 MODULES = sorted(ROOT.glob("course_lib/**/*.py"))
-CHECKS = sorted(ROOT.glob("course_lib/classroom/checks/**/*.md"))
+CHECKS = sorted(ROOT.glob("course_classroom/judge/**/*.md"))
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 
 BANNED = re.compile(

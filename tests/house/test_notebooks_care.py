@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_lib.classroom.notebooks import NotebookFailed, normalise, refresh
+from course_classroom.notebook.notebooks import NotebookFailed, normalise, refresh
 
 
 def noisy() -> nbformat.NotebookNode:

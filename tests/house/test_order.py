@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import ROOT, python
+from tests.support.commands import ROOT, python
 
 LIBRARY = ROOT / "course_lib"
 
@@ -247,7 +247,7 @@ def test_a_house_that_breaks_a_rule_is_found_out(name: str, tmp_path: Path) -> N
         "layout.py": (" Lesson 02.", ""),
         "figures/time.py": ("", "from ..ledger import y\n"),
         "zero/__init__.py": (" Lesson 12.", "from .stage2 import x\n"),
-        "zero/__main__.py": ("", "import course_lib.figures.time\n"),
+        "zero/__main__.py": ("", "import course_classroom.figures.time\n"),
         "cli.py": ("", ""),
         "zero/stage2.py": ("", "from .stage1 import x\n"),
         "zero/stage1.py": (" Derived in lesson 09.", "import course_lib.ledger\n"),

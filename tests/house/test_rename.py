@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from tests.commands import python
+from tests.support.commands import python
 
 FILES = {
     "course_lib/old/run.py": "from pathlib import Path\n\nROOT = Path(__file__).parents[2]\n",

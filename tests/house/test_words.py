@@ -12,10 +12,10 @@ from string import Formatter
 
 import pytest
 
-from course_lib.classroom import checks
-from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.frame import exercises
-from course_lib.classroom.checks.words import Page, Words
+from course_classroom import judge as checks
+from course_classroom.judge.finding import Finding
+from course_classroom.judge.frame import exercises
+from course_classroom.judge.words import Page, Words
 
 ROOT = Path(checks.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))

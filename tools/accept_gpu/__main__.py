@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from course_lib.classroom.doctor import torch_build
+from course_classroom.doctor import torch_build
 from tools.accept_gpu import one_gpu
 from tools.accept_gpu.node import describe
 from tools.accept_gpu.report import Report, say

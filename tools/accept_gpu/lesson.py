@@ -18,7 +18,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-from course_lib.classroom.notebooks import kernel_over_files
+from course_classroom.notebook.notebooks import kernel_over_files
 
 CELL_LIMIT = 90  # seconds
 LONGEST = 1500  # characters of an error, the last ones

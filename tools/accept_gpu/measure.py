@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
-from course_lib.classroom.doctor.finding import Check, guarded
-from course_lib.classroom.doctor.real_ranks import RealRanks
+from course_classroom.doctor.finding import Check, guarded
+from course_classroom.doctor.real_ranks import RealRanks
 
 
 def main(world: int) -> None:

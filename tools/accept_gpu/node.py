@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import course_lib
-from course_lib.classroom.doctor import gpus, torch_build
-from course_lib.classroom.doctor.finding import ask
+from course_classroom.doctor import gpus, torch_build
+from course_classroom.doctor.finding import ask
 
 
 def describe(root: Path) -> dict[str, Any]:

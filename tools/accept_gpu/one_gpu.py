@@ -24,11 +24,11 @@ GROUPS = ("doctor", "gpu-tests", "micro", "training", "bench", "layouts", "lesso
 LESSONS = ("01", "04", "07", "08", "09", "11", "12")
 # Tests that make tensors on `me.device`, or look at what a device holds; of collectives first.
 DEVICE_TESTS = (
-    "tests/test_collectives.py", "tests/test_collectives_calls.py",
-    "tests/test_collectives_direct.py", "tests/test_collectives_roads.py", "tests/test_ranks.py",
-    "tests/ledger", "tests/memory", "tests/tensor_parallel", "tests/zero", "tests/zero_offload",
-    "tests/step", "tests/test_norms.py", "tests/test_gpt.py", "tests/test_generate.py",
-    "tests/test_generate_cut.py", "tests/checkpoint", "tests/train", "tests/ways/test_ways.py",
+    "tests/course_lib/test_collectives.py", "tests/course_lib/test_collectives_calls.py",
+    "tests/course_lib/test_collectives_direct.py", "tests/course_lib/test_collectives_roads.py", "tests/course_lib/test_ranks.py",
+    "tests/course_lib/ledger", "tests/course_lib/memory", "tests/course_lib/tensor_parallel", "tests/course_lib/zero", "tests/course_lib/zero_offload",
+    "tests/course_lib/step", "tests/course_lib/test_norms.py", "tests/course_lib/test_gpt.py", "tests/course_lib/test_generate.py",
+    "tests/course_lib/test_generate_cut.py", "tests/course_lib/checkpoint", "tests/course_lib/train", "tests/course_lib/peers/ways/test_ways.py",
 )  # fmt: skip
 PEERS = "only=course_lib-0,course_lib-1,course_lib-2,course_lib-3-fast,course_lib-3-lean,"
 PEERS += "course_lib-3-cpu,fsdp2,fsdp2-reshard"
@@ -107,7 +107,7 @@ def gpu_tests(place: Place, limit: float, workers: int) -> Found:
     compiles what they need."""
     files = [str(file.relative_to(place.root)) for file in place.root.glob("tests/**/test_*.py")
              if "mark.gpu" in file.read_text(errors="replace")]  # fmt: skip
-    files = sorted(file for file in files if not file.startswith("tests/ways"))
+    files = sorted(file for file in files if not file.startswith("tests/course_lib/peers/ways"))
     return tests(place, limit, "-m", "gpu", *_workers(workers), *files)
 
 
@@ -154,7 +154,7 @@ def benches(place: Place, limit: float, sizes: Sizes) -> Found:
         "zero": [*sizes.zero.split(), PEERS],
     }
     jobs = {
-        name: ["-m", "course_lib.cli", "bench", name, "--runs", "7", "--limit", "40", "--json",
+        name: ["-m", "course_classroom.cli", "bench", name, "--runs", "7", "--limit", "40", "--json",
                *(word for one in ["ranks=1", *sets] for word in ("--set", one))]
         for name, sets in settings.items()
     }  # fmt: skip

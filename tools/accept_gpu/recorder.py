@@ -9,7 +9,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from course_lib.classroom.doctor import privacy
+from course_classroom.doctor import privacy
 
 if TYPE_CHECKING:
     import pytest

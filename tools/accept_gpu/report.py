@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from course_lib.classroom.doctor import privacy
+from course_classroom.doctor import privacy
 from course_lib.files import write_whole
 
 WIDEST = 200  # characters of a row of the table

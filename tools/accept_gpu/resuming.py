@@ -43,7 +43,7 @@ def resuming(place: Place, limit: float, world: int, pairs: dict | None = None) 
     backends: set[str] = set()
 
     def ran(name: str, out: str, *argv: str) -> list[float] | None:
-        command = ["-m", "course_lib.cli", "train", "--ranks", str(world), "--out", out]
+        command = ["-m", "course_classroom.cli", "train", "--ranks", str(world), "--out", out]
         ended = place.within(until, EACH, *command, *argv, "--json")
         run = last_json(ended.out) if ended.code == 0 else None
         if run is None:

@@ -25,7 +25,16 @@ def scaling(
     """Weak and strong on `world` ranks, over tp, over dp and, from four on, over both."""
     wanted = {**(WORKLOAD if workload is None else workload), "ranks": world, "rows": ROWS * world}
     options = [part for key, value in wanted.items() for part in ("--set", f"{key}={value}")]
-    command = ["-m", "course_lib.cli", "bench", "scale", "--runs", str(RUNS), *options, "--json"]
+    command = [
+        "-m",
+        "course_classroom.cli",
+        "bench",
+        "scale",
+        "--runs",
+        str(RUNS),
+        *options,
+        "--json",
+    ]
     ended = place.python(limit, *command)
     result = last_json(ended.out) if ended.code == 0 else None
     if result is None:

@@ -20,8 +20,17 @@ from tools.accept_gpu.scaling import scaling
 from tools.accept_gpu.training import training
 
 Found = dict[str, Any]
-FORKED = ("tests/prepared", "tests/classroom", "tests/test_pool.py", "tests/test_extra_ranks.py")
-WAYS = ("-m", "", "tests/ways")  # lesson 13's matrix: every stage, offload and precision
+FORKED = (
+    "tests/course_lib/processes",
+    "tests/classroom",
+    "tests/house/test_pool.py",
+    "tests/test_extra_ranks.py",
+)
+WAYS = (
+    "-m",
+    "",
+    "tests/course_lib/peers/ways",
+)  # lesson 13's matrix: every stage, offload and precision
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 
@@ -78,7 +87,7 @@ def _scaling_at(world: int) -> Callable[[Place, float], Found]:
 
 def doctor(place: Place, limit: float) -> Found:
     """`course doctor --json`, whole."""
-    ended = place.python(limit, "-m", "course_lib.cli", "doctor", "--json")
+    ended = place.python(limit, "-m", "course_classroom.cli", "doctor", "--json")
     report = _document(ended)
     red = [one["name"] for one in report["checks"] if one["level"] == "bad"]
     told = f"to be mended: {', '.join(red)}" if red else f"{len(report['checks'])} checks, none bad"

@@ -49,7 +49,7 @@ def trained(
     """Runs of `course train`, each held against the formulas and, where named, another's losses."""
     outs = {name: tempfile.mkdtemp(prefix="train-", dir=place.scratch) for name in runs}
     jobs = {
-        name: ["-m", "course_lib.cli", "train", *argv, "--out", outs[name]]
+        name: ["-m", "course_classroom.cli", "train", *argv, "--out", outs[name]]
         for name, argv in runs.items()
     }
     documents: dict[str, dict] = {}

@@ -17,7 +17,7 @@ from .environment import Environment
 from .install import end
 from .say import Refusal, Watch, complain, say
 
-COURSE = "import sys; sys.argv[0] = 'course'; from course_lib.cli import main; main()"
+COURSE = "import sys; sys.argv[0] = 'course'; from course_classroom.cli import main; main()"
 NOTHING_COLLECTED = 5  # pytest's exit code where no test was found
 # A file's tests share ranks and kernels, so a file is never split over processes.
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
@@ -99,7 +99,7 @@ def test_all(root: Path, environment: Environment) -> int:
 
 def mutants(root: Path, environment: Environment) -> int:
     """Put every mistake of the registry in; a test has to fail for each."""
-    command = [str(environment.python), "-m", "tests.mutants"]
+    command = [str(environment.python), "-m", "tests.mutants.__main__"]
     return _run(command, root, child_environment(root, environment))
 
 

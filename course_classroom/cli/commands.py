@@ -1,0 +1,20 @@
+"""The typer app with every command in it: importing a command's file adds it."""
+
+from __future__ import annotations
+
+from course_classroom.cli import (  # noqa: F401
+    author,
+    doctor,
+    ds_check,
+    estimate,
+    grade,
+    lab,
+    ladder,
+    learner,
+    plan,
+    running,
+    weights,
+)
+from course_classroom.cli.base import app
+
+__all__ = ["app"]

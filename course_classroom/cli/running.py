@@ -1,0 +1,61 @@
+"""`course train`, `course dry-run` and `course stop`: what runs on this machine, and how it ends.
+
+Lesson 00 shows why one hardly ever needs the last, lesson 08 trains, lesson 15 runs dry.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from course_classroom.cli.base import Json, app
+from course_lib.processes.here import without_threads
+
+PASSED_ON = {  # all that is typed goes to a program with options of its own
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+
+
+@app.command(**PASSED_ON)
+def train(context: typer.Context) -> None:
+    """Train a GPT over several ranks of this host; --help shows its options."""
+    with without_threads():
+        from course_lib.train import launch
+
+    raise typer.Exit(launch.main(context.args))
+
+
+@app.command("dry-run", **PASSED_ON)
+def dry_run(context: typer.Context) -> None:
+    """Count what any rank of any world sends and holds in a step, on shapes alone."""
+    from course_lib.dry import command
+
+    raise typer.Exit(command.main(context.args))
+
+
+@app.command()
+def stop(
+    everything: Annotated[bool, typer.Option("--all", help="Of living notebooks too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End ranks whose notebook is gone; with --all, every rank of yours on this machine."""
+    from course_classroom.ranks import runs
+
+    ended = [
+        {"notebook": run.notebook, "owner": run.owner, "ranks": run.end()}
+        for run in runs.all_runs()
+        if everything or not run.owner_alive()
+    ]
+    runs.sweep()
+    if as_json:
+        print(json.dumps({"stopped": ended}))
+        return
+    for run in ended:
+        print(f"Ended {run['ranks']} process(es) of {run['notebook'] or 'a notebook'}.")
+    if not ended:
+        living = sum(len(run.living()) for run in runs.all_runs())
+        more = f" {living} process(es) belong to open notebooks; --all ends those too."
+        print(f"No stray ranks.{more if living else ''}")

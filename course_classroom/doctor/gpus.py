@@ -1,0 +1,181 @@
+"""The GPUs as the driver shows them: that they answer, are free, in a mode that ranks can use.
+
+Reads what nvidia-smi says, and never opens a GPU: a context costs hundreds of MB on each. Lesson 01
+draws what their links carry; `torch_build.py` asks whether torch can use them.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_classroom.doctor.finding import Answer, Finding, ask, size
+
+DRIVER = Path("/proc/driver/nvidia/version")
+FORMAT = "--format=csv,noheader,nounits"
+CONTEXT_BYTES = 512 << 20  # of a GPU's memory, for each rank's CUDA context and its libraries
+BUSY = 1e9  # bytes in use that are more than the driver's own
+WITH_GPUS = "start the container with --gpus all (the NVIDIA Container Toolkit), or the job with"
+FIELDS = "index,uuid,name,memory.total,memory.used,driver_version,compute_mode,mig.mode.current"
+Smi = Callable[[list[str]], Answer]
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    uuid: str
+    name: str
+    total: int | None  # bytes; None where the GPU shares the machine's memory
+    used: int | None
+    driver: str
+    mode: str
+    mig: bool
+
+    @property
+    def free(self) -> int | None:
+        return None if self.total is None else self.total - (self.used or 0)
+
+
+def nvidia_smi(arguments: list[str]) -> Answer:
+    return ask(["nvidia-smi", *arguments], 30.0)
+
+
+def read_gpus(text: str) -> list[Gpu]:
+    """From `--query-gpu=FIELDS --format=csv,noheader,nounits`."""
+    gpus = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) != len(FIELDS.split(",")):
+            continue
+        index, uuid, name, total, used, driver, mode, mig = (cell.strip() for cell in row)
+        if index.isdigit():
+            sizes = (_mebibytes(total), _mebibytes(used))
+            gpus.append(Gpu(int(index), uuid, name, *sizes, driver, mode, mig == "Enabled"))
+    return gpus
+
+
+def read_cuda(text: str) -> str:
+    """The newest CUDA that the driver can run, from nvidia-smi's own headline."""
+    found = re.search(r"CUDA (?:\w+ )?Version\s*:\s*(\d+\.\d+)", text)
+    return found[1] if found else ""
+
+
+def read_links(text: str) -> dict[tuple[int, int], str]:
+    """The link of each pair of GPUs, from `topo -m`: NV18, PIX, PXB, PHB, NODE or SYS."""
+    columns: list[str] = []
+    links: dict[tuple[int, int], str] = {}
+    for line in _ESCAPES.sub("", text).splitlines():
+        cells = line.split()
+        if not columns:
+            # The headline has no cell in front; its GPU columns come first.
+            columns = [one for one in cells if re.fullmatch(r"GPU\d+", one)]
+            continue
+        if not cells or not re.fullmatch(r"GPU\d+", cells[0]):
+            continue
+        one = int(cells[0][3:])
+        for column, link in zip(columns, cells[1:], strict=False):
+            other = int(column[3:])
+            if one < other and link != "X":
+                links[one, other] = link
+    return links
+
+
+def links_in_words(links: dict[tuple[int, int], str]) -> str:
+    """`28 pairs over NV18`; where kinds differ, each with its count."""
+    kinds = Counter(links.values()).most_common()
+    return ", ".join(f"{n} pair{'s' if n > 1 else ''} over {kind}" for kind, n in kinds)
+
+
+def _mebibytes(text: str) -> int | None:
+    found = re.match(r"\s*(\d+)", text)
+    return int(found[1]) << 20 if found else None
+
+
+def listed(smi: Smi = nvidia_smi) -> list[Gpu]:
+    """The GPUs that nvidia-smi lists; none where it does not answer."""
+    answer = smi([f"--query-gpu={FIELDS}", FORMAT])
+    return read_gpus(answer.out) if answer.good else []
+
+
+def cuda_of_driver(smi: Smi = nvidia_smi) -> str:
+    return read_cuda(smi([]).out)
+
+
+def has_driver(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> bool:
+    return driver.exists() or bool(listed(smi))
+
+
+def gpus(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> list[Finding]:
+    """All of them in one line, then a line for each that ranks would trip over."""
+    answer = smi([f"--query-gpu={FIELDS}", FORMAT])
+    found = read_gpus(answer.out) if answer.good else []
+    if not found:
+        return [_none(answer.code, answer.said or answer.out.strip(), driver)]
+    names = {}
+    for gpu in found:
+        names.setdefault(f"{gpu.name}, {_memory(gpu)}", []).append(gpu.index)
+    told = "; ".join(f"{len(indices)} × {name}" for name, indices in names.items())
+    told += f"; driver {found[0].driver}, CUDA up to {cuda_of_driver(smi) or 'unknown'}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        told += f"; CUDA_VISIBLE_DEVICES={visible!r} narrows them"
+    return [Finding("GPUs", "ok", told), *(f for gpu in found for f in _each(gpu))]
+
+
+def _none(code: int | None, said: str, driver: Path) -> Finding:
+    if not driver.exists() and code is None:
+        return Finding("GPUs", "ok", "none, and no NVIDIA driver: ranks compute on the CPU")
+    if code is None:
+        told = f"a driver is loaded, and nvidia-smi does not answer: {said}"
+        more = "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return Finding("GPUs", "bad", told, f"{more}; else put nvidia-smi on the PATH")
+    told = f"nvidia-smi finds none: {' '.join(said.split())[:300] or 'it printed nothing'}"
+    remedy = "reboot if the driver was just updated, else install it again (nvidia-smi must list "
+    return Finding("GPUs", "bad", told, f"{remedy}every GPU); {WITH_GPUS} --gres=gpu:2")
+
+
+def _memory(gpu: Gpu) -> str:
+    return "the machine's memory" if gpu.total is None else size(gpu.total)
+
+
+def _each(gpu: Gpu) -> list[Finding]:
+    name, found = f"GPU {gpu.index}", []
+    back = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
+    if gpu.mode == "Prohibited":
+        told = "its compute mode is Prohibited: no program may use it"
+        found.append(Finding(name, "bad", told, back))
+    elif gpu.mode.startswith("Exclusive"):
+        told = f"its compute mode is {gpu.mode}: two ranks cannot share it"
+        found.append(Finding(name, "note", told, back))
+    if gpu.mig:
+        told = "MIG is on: it is seen as slices, and NCCL does not join slices of one GPU"
+        found.append(Finding(name, "note", told, f"sudo nvidia-smi -i {gpu.index} -mig 0"))
+    used = gpu.used or 0
+    if used > BUSY:
+        told = f"{size(used)} of {_memory(gpu)} are in use by other programs"
+        remedy = "see `nvidia-smi`; choose others with CUDA_VISIBLE_DEVICES, or wait until it ends"
+        full = gpu.free is not None and gpu.free < 2 * CONTEXT_BYTES
+        if full:
+            told += f"; two ranks need {size(2 * CONTEXT_BYTES)} of it before any tensor"
+        found.append(Finding(name, "bad" if full else "note", told, remedy))
+    return found
+
+
+def links(smi: Smi = nvidia_smi) -> list[Finding]:
+    """How the GPUs reach each other; nothing is said of fewer than two."""
+    if len(listed(smi)) < 2:
+        return []
+    pairs = read_links(smi(["topo", "-m"]).out)
+    if not pairs:
+        return []
+    told = links_in_words(pairs)
+    kinds = {"NV": "NVLink", "PI": "PCIe", "PX": "PCIe", "PH": "PCIe", "NO": "PCIe", "SY": "PCIe"}
+    told += f" ({', '.join(sorted({kinds.get(one[:2], one) for one in pairs.values()}))})"
+    if "SYS" in pairs.values():
+        told += "; SYS goes from one CPU socket to another"
+    return [Finding("links", "ok", told)]

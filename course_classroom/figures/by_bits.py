@@ -1,0 +1,61 @@
+"""What rounding costs against the bits that it leaves: a point for each way, a panel for each cost.
+
+Appendix E2 draws the output's error and the perplexity of a GPT whose weights were rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from course_classroom.figures.colours import INK, QUIET, Picture, draw, in_words, method
+
+MARKS = "osD^vPX*"
+WIDE, HIGH = 4.2, 3.6  # inches of a panel
+
+
+def by_bits(
+    bits: Mapping[str, float], panels: Mapping[str, Mapping[str, float]], *, title: str = ""
+) -> Picture:
+    """Draw `panels[cost][way]` over `bits[way]`; every panel has the ways of `bits`."""
+    words = {
+        name: [f"{way} at {bits[way]:.2f} bits {cost:.4g}" for way, cost in panel.items()]
+        for name, panel in panels.items()
+    }
+    size = (WIDE * len(panels), HIGH)
+    return draw(size, in_words("", words), lambda figure: _paint(figure, bits, panels), title)
+
+
+def apart(heights: list[float], least: float) -> list[float]:
+    """The heights, moved up where two would be nearer than `least`; their order is kept."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    moved, before = list(heights), -float("inf")
+    for i in order:
+        before = moved[i] = max(heights[i], before + least)
+    return moved
+
+
+def column_of(bits: Mapping[str, float]) -> dict[str, float]:
+    """Where the names of points stand: to the right of all points less than a bit from theirs."""
+    return {way: max(x for x in bits.values() if x < here + 1) + 0.4 for way, here in bits.items()}
+
+
+def _paint(figure, bits: Mapping[str, float], panels: Mapping) -> None:
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    columns = column_of(bits)
+    for axis, (name, panel) in zip(axes, panels.items(), strict=True):
+        low, high = min(panel.values()), max(panel.values())
+        room = (high - low) or 1.0
+        labels = apart(list(panel.values()), 0.075 * room)
+        for i, (way, cost) in enumerate(panel.items()):
+            colour, mark = method(i), MARKS[i % len(MARKS)]
+            axis.annotate(
+                way, (bits[way], cost), (columns[way], labels[i]), fontsize=8, color=INK,
+                va="center", arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.5},
+            )  # fmt: skip
+            axis.plot(bits[way], cost, mark, color=colour, markeredgecolor=INK, markersize=6)
+        axis.set(
+            xlim=(min(bits.values()) - 0.3, max(columns.values()) + 1.8),
+            ylim=(low - 0.1 * room, max(high, *labels) + 0.1 * room),
+            title=name,
+            xlabel="bits for each weight, scales counted",
+        )

@@ -1,0 +1,146 @@
+"""One submission's keeper: starts what judges it, watches the whole tree, and leaves nothing of it.
+
+Runs as a process of its own, so that every process of the submission is below it. What the judging
+process says, line by line, it passes on; the last line is its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from course_classroom.grading import sealed, walls
+from course_classroom.grading.watch import Limits, Tree, reap
+from course_classroom.ranks import confine
+
+_LOOK = 0.1  # seconds between two looks at the tree
+_LONGEST = 1 << 20  # bytes of what a judging process may say in all
+
+
+class Keeper:
+    """Starts `command` with a pipe for its words and keeps its tree within the limits."""
+
+    def __init__(self, command: list[str], folder: Path, limits: Limits):
+        self.folder, self.limits = folder, limits
+        self.tree = Tree()
+        self._pipe, write = os.pipe()
+        with open(folder / "log", "wb") as log:
+            self._judging = subprocess.Popen(
+                [*command, str(write)],
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[write],
+                start_new_session=True,
+            )
+        os.close(write)
+        self.seal = sealed.new()
+        with self._judging.stdin as given:
+            given.write(self.seal.key)
+        self._refused = 0  # lines that the judging process has not written
+        self._said = 0
+        self._rest = b""
+        self._code: int | None = None
+
+    def run(self) -> None:
+        """To the end, whichever it is; then nothing of the tree is left."""
+        began, ready = time.monotonic(), None
+        why, told = "", ""
+        while not why and not self._done():
+            now = time.monotonic()
+            why, told = self.tree.over(self.limits)
+            if forsaken():
+                why = "stopped"
+            elif ready is None and now > began + self.limits.start:
+                why, told = "not started", f"not ready to judge after {self.limits.start:g} s"
+            elif ready is not None and now > ready + self.limits.seconds:
+                why, told = "out of time", f"not ended after {self.limits.seconds:g} s"
+            if self._pass_on() and ready is None:
+                ready = time.monotonic()
+        left = self.tree.end()
+        self._pass_on()
+        log = (self.folder / "log").read_bytes()[-2000:].decode(errors="replace")
+        say({"event": "end", "why": why, "told": told, "code": self._code, "left": left,
+             "refused": self._refused}
+            | ({"log": log} if why == "not started" or self._code else {}))  # fmt: skip
+
+    def _done(self) -> bool:
+        ended = reap()
+        if self._judging.pid in ended:
+            self._code = self._judging.returncode = ended[self._judging.pid]
+        return self._code is not None
+
+    def _pass_on(self) -> bool:
+        """Pass the whole lines on that have come; whether one of them says that all is ready."""
+        ready = False
+        while select.select([self._pipe], [], [], 0 if self._code is not None else _LOOK)[0]:
+            part = os.read(self._pipe, 65536)
+            if not part:
+                if self._code is None:
+                    time.sleep(_LOOK)  # closed by a process that has not ended yet
+                break
+            self._said += len(part)
+            if self._said > _LONGEST:
+                continue
+            *lines, self._rest = (self._rest + part).split(b"\n")
+            for line in lines:
+                ready |= self._forward(line)
+        return ready
+
+    def _forward(self, line: bytes) -> bool:
+        event = self.seal.opened(line)
+        if event is None or event.get("event") == "end":
+            self._refused += 1
+            return False
+        say(event)
+        return event.get("event") == "ready"
+
+
+def forsaken() -> bool:
+    """Whether `course grade` has ended, or wants this to end: it has closed standard input."""
+    return bool(select.select([0], [], [], 0)[0]) and not os.read(0, 1)
+
+
+def say(event: dict) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody listens any more: clear up all the same
+        print(json.dumps(event), flush=True)
+
+
+def remove(folder: Path) -> None:
+    """Remove a submission's folder, whatever permissions its code has left in it."""
+    with contextlib.suppress(OSError):
+        os.chmod(folder, 0o700)
+    for path, folders, _ in os.walk(folder):
+        for inside in (os.path.join(path, name) for name in folders):
+            if not os.path.islink(inside):  # a link's permissions are those of what it leads to
+                with contextlib.suppress(OSError):
+                    os.chmod(inside, 0o700)  # before it is walked into
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    if asked["network"]:
+        walls.loopback()
+        confine.without_capabilities()
+    confine.unreadable_by_others()
+    folder = Path(asked["folder"])
+    try:
+        Keeper(asked["command"], folder, Limits(**asked["limits"])).run()
+    finally:
+        remove(folder)
+        if forsaken():  # nobody else may be left to do it
+            with contextlib.suppress(OSError):
+                folder.parent.rmdir()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Functions of drawn cases: a dict comes back, judged key by key; wrong ideas by their values.
+
+An exercise declares its cases, what is right of each, and what each wrong idea makes of them; the
+trial and the order of looks stand here. From lesson 13 on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from numbers import Real
+from random import Random
+from typing import NamedTuple
+
+from course_classroom.judge import bench
+from course_classroom.judge.answer import Answer
+from course_classroom.judge.finding import Finding
+from course_classroom.judge.judge import Judge
+from course_classroom.judge.looking import THREE, fresh_seed
+from course_lib.collectives.call import Group
+
+CLOSE, DRAWS, DEEP = 1e-6, 400, 3  # relative; sets of cases that are tried; lists within lists
+ROUND, A_TEXT = 0.005, "a str"  # relative: nearer than any idea; what stands for a text
+Case = Mapping[str, object]  # or what an exercise's `arguments` are made of
+Judged = Callable[[Sequence[Case], Sequence[object]], None]
+
+
+class Idea(NamedTuple):
+    """A wrong reading of one key: what it is called, what is said of it, what a case gives."""
+
+    key: str
+    name: str
+    text: str
+    gives: Callable[[Case], object]
+
+
+class AnyOf(NamedTuple):
+    """What an idea gives where several values are equally good by it."""
+
+    values: Sequence[object]
+
+
+def about(case: Case) -> str:
+    """The case's numbers in words, and a line for each of its parts; other texts are left out."""
+    numbers = {name: value for name, value in case.items() if isinstance(value, Real)}
+    told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    for name, parts in case.items():
+        if isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts):
+            each = (", ".join(f"{key} {_shown(x)}" for key, x in p.items()) for p in parts)
+            told += "".join(f"\n{name}[{k}]: {text}" for k, text in enumerate(each))
+    return told
+
+
+def _misread(key: str, case: Case, wanted: object, head: str, tail: str) -> Finding:
+    return Finding(f"{key} wrong", head + tail)
+
+
+@dataclass(frozen=True)
+class Cases:
+    """`make(random, k)` draws the k-th of `count` cases; `right` gives every key of one.
+
+    `judged` has a function of its own for a key with more than one right answer: it raises a
+    Finding or returns. `unnamed` is what is said of a wrong value that no idea explains.
+    """
+
+    keys: tuple[str, ...]
+    count: int
+    make: Callable[[Random, int], Case]
+    right: Callable[[Case], Mapping[str, object]]
+    ideas: tuple[Idea, ...]
+    judged: Mapping[str, Judged] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all that a key may be
+    arguments: Callable[[Case], tuple] = lambda case: (case,)  # with which an answer is called
+    about: Callable[[Case], str] = about
+    unnamed: Callable[[str, Case, object, str, str], Finding] = _misread
+
+    def drawn(self, seed: int) -> list[Case]:
+        """Cases among which no idea is right, and no two of one key are alike, but for two ways
+        to one of which the same is said."""
+        r = Random(seed)
+        for _ in range(DRAWS):
+            cases = [self.make(r, k) for k in range(self.count)]
+            if self._tell_apart(cases):
+                return cases
+        raise RuntimeError(f"no cases of seed {seed} tell {len(self.ideas)} ideas apart")
+
+    def _tell_apart(self, cases: Sequence[Case]) -> bool:
+        rights = [self.right(case) for case in cases]
+        met: dict[str, list[tuple]] = {key: [(None, [r[key] for r in rights])] for key in self.keys}
+        for idea in self.ideas:
+            gives = [idea.gives(case) for case in cases]
+            others = (other for text, other in met[idea.key] if text != idea.text)
+            if any(all(map(same, gives, other)) for other in others):
+                return False
+            met[idea.key].append((idea.text, gives))
+        return True
+
+
+def judge_cases(answer: Answer, judge: Judge, cases: Cases, module: str) -> None:
+    """Try the answer on the cases of `module`, where they stand as CASES, and look at what came."""
+    judge.take(answer, __name__)
+    seed = fresh_seed()
+    drawn = cases.drawn(seed)
+    when = f"in {len(drawn)} drawn cases"
+    for report in judge.trial(answer, run, module, seed, members=THREE, when=when):
+        look(cases, drawn, report["cases"])
+
+
+def run(function: Callable, group: Group, module: str, seed: int) -> dict:
+    """The function on each case; what came back, as data. Runs on the judge's ranks."""
+    cases: Cases = importlib.import_module(module).CASES
+    return {"cases": [_tried(function, case, cases) for case in cases.drawn(seed)]}
+
+
+def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> None:
+    """Raise the Finding that explains best what is wrong: form first, then key by key in order."""
+    for case, seen in zip(drawn, reports, strict=True):
+        kind, keys, told = seen["kind"], ", ".join(cases.keys), cases.about(case)
+        if seen["error"]:
+            raise Finding("stopped by an error", f"It ended with {seen['error']}; {told}")
+        if kind == "NoneType":
+            text = "None came back; expected is a dictionary. Did you forget `return`?"
+            raise Finding("nothing returned", text)
+        if kind != "dict":
+            text = f"A {kind} came back; expected is a dict with {keys}."
+            raise Finding("not a dictionary", text)
+        if seen["lost"]:
+            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {told}")
+        if seen["changed"]:
+            text = "Your function changed what it was given. Work on a copy."
+            raise Finding("input changed", text)
+    for key in cases.keys:
+        values = [seen["values"][key] for seen in reports]
+        if key in cases.judged:
+            cases.judged[key](drawn, values)
+        else:
+            _look_at(cases, key, drawn, values)
+
+
+def _look_at(cases: Cases, key: str, drawn: Sequence[Case], seen: Sequence[object]) -> None:
+    wanted = [cases.right(case)[key] for case in drawn]
+    wrong = [k for k in range(len(seen)) if not same(seen[k], wanted[k])]
+    if not wrong:
+        return
+    first = wrong[0]
+    head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn cases. "
+    tail = f"You have {_shown(seen[first])}; {cases.about(drawn[first])}"
+    for idea in cases.ideas:
+        if idea.key == key and explains(idea, seen, drawn):
+            raise Finding(idea.name, f"{head}{idea.text} {tail}")
+    words = cases.texts.get(key)
+    other = [seen[k] for k in wrong if words and seen[k] not in words]
+    if other:
+        raise Finding("another word", f"{head}{other[0]!r} is none of {', '.join(words)}.")
+    if any(seen[k] == A_TEXT for k in wrong):
+        raise Finding("a number as text", f"{head}It is a text; a number is wanted. {tail}")
+    if all(same(seen[k], wanted[k], ROUND) for k in wrong):
+        text = "It is near what is wanted: was it rounded, or cut off, on the way?"
+        raise Finding("rounded on the way", f"{head}{text} {tail}")
+    raise cases.unnamed(key, drawn[first], wanted[first], head, tail)
+
+
+def explains(idea: Idea, seen: Sequence[object], drawn: Sequence[Case]) -> bool:
+    """Whether an idea gives, in every case, what was seen there."""
+    return all(map(same, seen, map(idea.gives, drawn)))
+
+
+def same(seen: object, wanted: object, close: float = CLOSE) -> bool:
+    """Equal: numbers to rounding, lists item by item; of AnyOf one of its values."""
+    if isinstance(seen, AnyOf):
+        return any(same(one, wanted, close) for one in seen.values)
+    if isinstance(wanted, AnyOf):
+        return any(same(seen, one, close) for one in wanted.values)
+    if isinstance(wanted, list | tuple):
+        alike = isinstance(seen, list | tuple) and len(seen) == len(wanted)
+        return alike and all(same(s, w, close) for s, w in zip(seen, wanted, strict=True))
+    if isinstance(wanted, Real) and isinstance(seen, Real):
+        return math.isclose(seen, wanted, rel_tol=close)
+    return type(seen) is type(wanted) and seen == wanted
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        told = f"({', '.join(map(_shown, value))})"
+        return told if len(told) <= 80 else f"{told[:79]}…"
+    return f"{value:.6g}" if isinstance(value, Real) else str(value)[:80]
+
+
+def _tried(function: Callable, case: Case, cases: Cases) -> dict:
+    given, out, error = deepcopy(cases.arguments(case)), {}, ""
+    try:
+        out, _ = bench.watched(lambda: function(*given))
+    except Exception as caught:  # whatever it is, the finding says it
+        error = f"{type(caught).__name__}: {str(caught)[:200]}"
+    there = out if isinstance(out, Mapping) else {}
+    return {
+        "kind": "dict" if isinstance(out, Mapping) else type(out).__name__,
+        "lost": [key for key in cases.keys if key not in there],
+        "values": {k: _plain(there[k], k in cases.texts) for k in cases.keys if k in there},
+        "error": error,
+        "changed": given != cases.arguments(case),
+    }
+
+
+def _plain(value: object, text: bool = False, deep: int = DEEP) -> object:
+    """Numbers, None and lists of them, and a text where one is asked for; of anything else, its
+    type's name."""
+    if isinstance(value, str) and text:
+        return value[:80]
+    if isinstance(value, list | tuple) and deep:
+        return [_plain(item, deep=deep - 1) for item in value[:4096]]
+    number = bench.number(value)
+    if number is None:
+        return None if value is None else f"a {type(value).__name__}"
+    return number if math.isfinite(number) else str(number)

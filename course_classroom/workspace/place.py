@@ -1,0 +1,139 @@
+"""Where a learner's workspace is, who holds it, and what is said where it cannot be written.
+
+A clone of one's own holds it as `work/`; a read-only one that many share leaves it to each home.
+A lock belongs to its process, so that one that was killed leaves nothing to clear away.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from course_classroom.progress import log as progress
+from course_lib.files import write_whole
+
+VARIABLE, HOME = "COURSE_WORK", "course-work"
+ELSEWHERE = f"{VARIABLE}=/another/folder make lab"
+ROOM = 1_000_000  # bytes for the manifest, the locks and some progress
+PATIENCE = 5.0  # seconds for another command that changes the same workspace
+_OURS = ("notebooks", "exercises", "solutions", "course_lib", "tests", "tools", "docs", ".git")
+
+
+class Refused(Exception):
+    """Why it cannot be done: the cause with its path, then the remedy."""
+
+    def __init__(self, cause: str, remedy: str):
+        super().__init__(f"{cause}\nRemedy: {remedy}")
+
+
+def chosen(root: Path) -> Path:
+    """The workspace to open: COURSE_WORK, else `work/` in the course, else one in the home."""
+    named = os.environ.get(VARIABLE, "").strip()
+    work = root / "work"
+    try:
+        if named:
+            return Path(os.path.abspath(Path(named).expanduser()))
+        if os.access(root, os.W_OK) or (work.is_dir() and work.stat().st_uid == os.geteuid()):
+            return work
+        return Path.home() / HOME
+    except RuntimeError as error:  # nobody knows where this user is at home
+        raise Refused(f"There is no place for your lessons: {error}.", ELSEWHERE) from None
+
+
+def current(root: Path) -> Path:
+    """The workspace that is meant here: COURSE_WORK, else the one around this folder."""
+    if os.environ.get(VARIABLE, "").strip():
+        return chosen(root)
+    around = progress.here()
+    return around.path.parent if around else chosen(root)
+
+
+def make(work: Path, root: Path) -> None:
+    """The folder and its mark; outside of the course it is readable for its owner alone."""
+    inside = work.is_relative_to(root)
+    if work == root or (inside and work.relative_to(root).parts[0] in _OURS):
+        raise Refused(
+            f"{VARIABLE}={work} lies in what the course itself consists of.",
+            f"name a folder of its own for your copies: {ELSEWHERE}",
+        )
+    with told(work):
+        work.mkdir(mode=0o777 if inside else 0o700, parents=True, exist_ok=True)
+        (work / progress.MARK).mkdir(exist_ok=True)
+
+
+@contextmanager
+def told(work: Path, needed: int = 0) -> Iterator[None]:
+    """Whatever keeps us from writing, in words. `needed`: bytes that were still to be written."""
+    try:
+        yield
+    except OSError as error:
+        at = error.filename2 or error.filename or work
+        why = error.strerror or str(error)
+        safe = "Nothing has been overwritten, and nothing is half-written."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = f"free {math.ceil((needed + ROOM) / 1e6)} MB there"
+            raise Refused(f"{work} is full: {why}. {safe}", f"{free}, or {ELSEWHERE}") from None
+        raise Refused(
+            f"{os.fspath(at)} cannot be written ({why}). {safe}",
+            f"make it writable for user {os.geteuid()}, or {ELSEWHERE}",
+        ) from None
+
+
+@contextmanager
+def alone(work: Path) -> Iterator[None]:
+    """No other command changes the copies of this workspace meanwhile."""
+    with told(work), open(work / progress.MARK / "change.lock", "a") as file:
+        if not progress.locked(file, PATIENCE):
+            raise Refused(
+                f"Another command has been changing {work} for {PATIENCE:g} s.",
+                "wait until it has ended, then try again",
+            )
+        yield
+
+
+@contextmanager
+def only_lab(work: Path) -> Iterator[None]:
+    """Hold the workspace for one JupyterLab: two would save over each other's answers."""
+    with told(work):
+        file = open(work / progress.MARK / "lab.lock", "a+", encoding="utf-8")  # noqa: SIM115
+    with file:
+        if not progress.locked(file):
+            raise _taken(work, file)
+        with suppress(OSError):  # on a full disk the lock holds all the same
+            file.truncate(0)
+            file.write(f"since {datetime.now():%Y-%m-%d %H:%M}, process {os.getpid()}")
+            file.flush()
+        yield
+        file.truncate(0)
+
+
+def _taken(work: Path, file) -> Refused:
+    file.seek(0)
+    about = file.read(300).strip() or "just starting"
+    here = Path(sys.executable).parent / "jupyter"
+    jupyter = "jupyter" if shutil.which("jupyter") or not here.exists() else str(here)
+    return Refused(
+        f"A JupyterLab is open on {work} already ({about}). Two would save over each other.",
+        f"if it is yours, go on in that one: `{jupyter} server list` shows its address with the "
+        f"token. If another person uses this user name too, take a folder of your own: "
+        f"{VARIABLE}=~/work-NAME make lab",
+    )
+
+
+def command_folder(work: Path) -> Path:
+    """A folder for the PATH in which `course` is this Python's `course`."""
+    command = work / progress.MARK / "bin" / "course"
+    with told(work):
+        command.parent.mkdir(exist_ok=True)
+        script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m course_classroom.cli "$@"\n'
+        write_whole(command, script)
+        command.chmod(0o755)
+    return command.parent

@@ -1,0 +1,36 @@
+"""`ring_bytes` of lesson 01: what each rank sends in a ring all-reduce, predicted for four n.
+
+The right numbers come from the ledger's closed form; each misreading of the count is one too.
+"""
+
+from __future__ import annotations
+
+import math
+
+from course_classroom.judge.thought import Thought, held_against, named
+from course_classroom.judge.words import Page
+from course_lib.ledger import forms
+
+RANKS = (2, 3, 4, 8)
+B = 600_000 * 4  # float32, in the question
+RIGHT = {n: forms.all_reduce(n, B) for n in RANKS}  # the bytes that one of n ranks sends
+SAYS = Page("lesson_01/ring_bytes")
+MISREADINGS = (
+    ("half of the way", lambda n: RIGHT[n] / 2),
+    ("sent and received", lambda n: 2 * RIGHT[n]),
+    ("all ranks together", lambda n: n * RIGHT[n]),
+    ("whole tensors", lambda n: (n - 1) * B),
+    ("whole tensors", lambda n: n * B),
+    ("a tree", lambda n: 2 * math.ceil(math.log2(n)) * B),
+    ("upside down", lambda n: 2 * n / (n - 1) * B),
+    ("one step too many", lambda n: 2 * B),
+    ("one step too many", lambda n: (2 * n - 1) / n * B),
+    ("the tensor once", lambda n: B),
+    ("one message", lambda n: B / n),
+    ("one message", lambda n: 2 * B / n),
+    ("unit", lambda n: RIGHT[n] / 1024**2),
+    ("numbers, not bytes", lambda n: RIGHT[n] / 4),
+    ("several ideas", lambda n: RIGHT[n] / 8),
+)
+MISTAKES = named(SAYS, [(entry, {n: sent(n) for n in RANKS}) for entry, sent in MISREADINGS])
+RING_BYTES = Thought(fields=RANKS, judge=held_against(RIGHT, MISTAKES), **SAYS.about)

@@ -1,0 +1,17 @@
+"""The exercises of lesson 07 in the order in which the lesson lists them.
+
+Five are functions that run on the judge's ranks, the last is a question answered with numbers.
+"""
+
+from __future__ import annotations
+
+from course_lessons.lesson_07.by_hand import (
+    CUT_LOSS,
+    IGNORED_LOSS,
+    PADDED_LOSS,
+    SMOOTHED_LOSS,
+    TWO_COLLECTIVES,
+)
+from course_lessons.lesson_07.log_two import LOG_TWO
+
+EXERCISES = (CUT_LOSS, IGNORED_LOSS, PADDED_LOSS, SMOOTHED_LOSS, TWO_COLLECTIVES, LOG_TWO)

@@ -1,0 +1,212 @@
+"""`pieces_of` of lesson 09: which elements of which parameter a rank's shard of a bucket holds.
+
+Asked for buckets of many shapes on three ranks and on two; what is wrong everywhere in the same way
+goes by the name of the idea.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+
+import torch
+
+from course_classroom.judge import bench
+from course_classroom.judge.answer import Answer
+from course_classroom.judge.finding import Finding
+from course_classroom.judge.frame import Exercise
+from course_classroom.judge.judge import Judge, refuse_none, refuse_world_numbers
+from course_classroom.judge.words import Page
+from course_lessons.lesson_09.each import judged
+from course_lib.collectives.call import Group
+from course_lib.layout import flat
+
+Question = tuple[list[int], int, int]  # lengths, n, rank
+Pieces = list[tuple[int, int, int, int]]  # index, start, stop, at
+SAYS = Page("lesson_09/pieces_of")
+# A piece as it would be told of a parameter that begins at s of the bucket.
+MISTOLD = {
+    "counted from the bucket": [
+        lambda i, a, b, at, s: (i, a, b, s + a),
+        lambda i, a, b, at, s: (i, s + a, s + b, at),
+        lambda i, a, b, at, s: (i, s + a, s + b, s + a),
+    ],
+    "everything at 0": [lambda i, a, b, at, s: (i, a, b, 0)],
+    "the last instead of the end": [lambda i, a, b, at, s: (i, a, b - 1, at)],
+    "a length for an end": [lambda i, a, b, at, s: (i, a, b - a, at)],
+}
+
+
+def questions(seed: int, size: int, rank: int) -> list[Question]:
+    """What rank `rank` of a group of `size` is asked, of its own group and of a larger one."""
+    n = size + 4
+    asked = [(lengths, size, rank) for lengths in buckets(seed, size)]
+    return asked + [(lengths, n, rank * 2 + 1) for lengths in buckets(seed, n)]
+
+
+def buckets(seed: int, n: int) -> list[list[int]]:
+    """Lengths of parameters: uneven ones, also turned, one over several ranks and one of nothing,
+    few elements, and a clean cut."""
+    made = torch.Generator().manual_seed(seed)
+
+    def numbers(count: int, most: int) -> list[int]:
+        return torch.randint(2, most, (count,), generator=made).tolist()
+
+    uneven = numbers(7, 30)
+    uneven[3] += (1 - sum(uneven)) % n  # one more than divides: nearly a whole row of zeros
+    long = [*numbers(2, 5), 40 + n * 9, 0, *numbers(2, 5)]
+    long[0] += (2 - sum(long)) % n if n > 2 else (1 - sum(long)) % n
+    few = [1] * (n - 1) if n > 2 else [1]
+    return [uneven, uneven[::-1], long, few, [5 * n, 3, 5 * n - 3]]
+
+
+def ask(function: Callable, group: Group, seed: int) -> dict:
+    """What the answer says of each bucket for this rank, and whether it says it again."""
+    told, kept = [], []
+    asked = questions(seed, group.size(), group.rank())
+    for lengths, n, rank in asked:
+        given = list(lengths)
+        out, facts = bench.watched(lambda a=given, b=n, c=rank: function(a, b, c))
+        kept.append(out)
+        told.append({
+            "kind": bench.kind(out),
+            "pieces": read(out),
+            "ops": facts["ops"],
+            "changed": given != lengths,
+        })  # fmt: skip
+    lengths, n, rank = asked[0]
+    again, _ = bench.watched(lambda: function(list(lengths), n, rank))
+    return {
+        "told": told,
+        "again": read(again) == told[0]["pieces"],
+        "spoiled": [read(out) for out in kept] != [one["pieces"] for one in told],
+    }
+
+
+def read(out: object) -> Pieces | None:
+    """The pieces as tuples of four whole numbers; None where they are something else."""
+    if not isinstance(out, (list, tuple)):
+        return None
+    found = []
+    for one in out:
+        if not isinstance(one, (list, tuple)) or [type(x) is bool for x in one] != [False] * 4:
+            return None
+        try:
+            found.append(tuple(map(operator.index, one)))
+        except (TypeError, RuntimeError):  # no whole numbers
+            return None
+    return sorted(found)
+
+
+def look(answer: Answer, reports: list[dict], when: str, seed: int) -> None:
+    for told in zip(*(report["told"] for report in reports), strict=True):
+        refuse_none(list(told), when, "a list of pieces")
+        looks = {
+            "a message": lambda r: r["ops"],
+            "input changed": lambda r: r["changed"],
+            "not pieces": lambda r: r["pieces"] is None,
+        }
+        SAYS.refuse_each(told, looks, when=when)
+    again = {
+        "one list reused": lambda r: r["spoiled"],
+        "kept between calls": lambda r: not r["again"],
+    }
+    SAYS.refuse_each(reports, again, when=when)
+    n = len(reports)
+    asked = [each for rank in range(n) for each in questions(seed, n, rank)]
+    got = [one["pieces"] for report in reports for one in report["told"]]
+    wrong = [(*each, p) for each, p in zip(asked, got, strict=True) if p != right(*each)]
+    if not wrong:
+        return
+    if all(of != n for _, of, _, _ in wrong):
+        refuse_world_numbers(answer, when)
+    for ideas in zip(*map(readings, asked), strict=True):
+        if got == [sorted(pieces) for _, pieces in ideas]:
+            name, text = SAYS.of(ideas[0][0])
+            raise Finding(name, f"These are other pieces than the rank holds, {when}. {text}")
+    lengths, of, rank, pieces = wrong[0]
+    raise SAYS("wrong pieces", lengths=lengths, n=of, rank=rank, pieces=pieces, when=when)
+
+
+def right(lengths: Sequence[int], n: int, rank: int) -> Pieces:
+    """The pieces by the library's rule."""
+    return between(lengths, *flat(sum(lengths), n).span(rank))
+
+
+def between(lengths: Sequence[int], first: int, last: int) -> Pieces:
+    """What lies from `first` to `last` of the bucket."""
+    found, begin = [], 0
+    for index, length in enumerate(lengths):
+        start, stop = max(first, begin), min(last, begin + length)
+        if start < stop:
+            found.append((index, start - begin, stop - begin, start - first))
+        begin += length
+    return found
+
+
+def readings(question: Question) -> list[tuple[str, Pieces]]:
+    """What each known wrong idea would answer."""
+    lengths, n, rank = question
+    total, want, begins = sum(lengths), right(*question), [0, *accumulate(lengths)]
+    down, up, near = total // n, -(-total // n), round(total / n)
+    first, last = rank * up, (rank + 1) * up
+    more = [down + (r < total % n) for r in range(n)]
+    spans = {
+        "rounded down": [
+            (rank * down, rank * down + down),
+            (rank * down, rank * down + down if rank < n - 1 else total),
+        ],
+        "shards of unequal length": [
+            (sum(more[:rank]), sum(more[: rank + 1])),
+            (rank * total // n, (rank + 1) * total // n),
+        ],
+        "one element too long": [(rank * (down + 1), (rank + 1) * (down + 1))],
+        "rounded to the nearest": [(rank * near, rank * near + near)],
+    }
+    alone, at = [], 0
+    for i, length in enumerate(lengths):
+        a, b = flat(length, n).span(rank)
+        alone += [(i, a, b, at)] if a < b else []
+        at += b - a
+    every = list(zip(range(len(lengths)), begins, lengths, strict=False))
+    inside = [(i, 0, k, s - first) for i, s, k in every if first <= s and s + k <= last]
+    low, high = min(total, first), min(total, last)
+    clipped = [(i, max(low, s) - s, min(high, s + k) - s, max(low, s) - low) for i, s, k in every]
+    touched = [(i, max(first, s) - s, min(last, s + k) - s, max(first, s) - first)
+               for i, s, k in every if max(first, s) <= min(last, s + k)]  # fmt: skip
+    longer = (
+        [(i, a, b + last - total, at) for i, a, b, at in want[-1:]] if last >= total else want[-1:]
+    )
+    padding = (len(lengths), max(0, first - total), last - total, max(0, total - first))
+    found = {entry: [between(lengths, *span) for span in ways] for entry, ways in spans.items()}
+    found |= {
+        "parameters cut one by one": [alone, [(i, a, b, 0) for i, a, b, _ in alone]],
+        "whole parameters": [
+            [(i, 0, k, s - first) for i, s, k in every if first <= s < last],
+            inside,
+            [p for p in inside if p[2]],
+        ],
+        "empty pieces": [
+            [(i, a, max(a, b), at) for i, a, b, at in clipped],
+            [(i, min(a, lengths[i]), max(min(a, lengths[i]), b), at) for i, a, b, at in clipped],
+            touched,
+            [p for p in touched if p[1] < p[2] or not lengths[p[0]]],
+        ],
+        "a rank in the middle": [
+            [p for p in want if first <= begins[p[0]] or begins[p[0] + 1] <= last]
+        ],
+        "padding as part of a parameter": [want[:-1] + longer],
+        "padding as a piece": [[*want, padding] if last > total else want],
+    }
+    for entry, ways in MISTOLD.items():
+        found[entry] = [[tell(*p, begins[p[0]]) for p in want] for tell in ways]
+    return [(entry, pieces) for entry, ways in found.items() for pieces in ways]
+
+
+def judge_pieces(answer: Answer, judge: Judge) -> None:
+    judged(ask, partial(look, answer))(answer, judge)
+
+
+PIECES = Exercise(judge=judge_pieces, **SAYS.about)

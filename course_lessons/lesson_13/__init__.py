@@ -1,0 +1,15 @@
+"""The exercises of lesson 13 in the order in which the lesson lists them.
+
+A question answered with numbers; then three functions over configs, the last of which is run with
+FSDP2 on the judge's ranks; then one over the log of a run.
+"""
+
+from __future__ import annotations
+
+from course_lessons.lesson_13.batch import FILL_BATCH
+from course_lessons.lesson_13.clinic import READ_CONFIG
+from course_lessons.lesson_13.fsdp import IN_FSDP2
+from course_lessons.lesson_13.mend import MEND_CONFIG
+from course_lessons.lesson_13.overflows import READ_LOG
+
+EXERCISES = (READ_CONFIG, MEND_CONFIG, FILL_BATCH, IN_FSDP2, READ_LOG)

@@ -1,0 +1,185 @@
+"""Logs of runs in fp16, drawn anew for every check of `read_log`, and what happened in each run.
+
+A loss scale like DeepSpeed's goes through a run whose gradients fit up to a scale that is drawn;
+the log has its words, and what a training loop and its other ranks print between them. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple
+
+from course_lib.peers.deepspeed_config.overflow_log import (
+    DIVERGED,
+    LOOKING,
+    NOT_FOUND,
+    SETTLED,
+    lines_of,
+)
+from course_lib.zero.precision import LossScale
+
+KEYS = ("skipped", "scheduler", "scale", "doubled", "verdict")
+VERDICTS = (SETTLED, LOOKING, NOT_FOUND, DIVERGED)
+EACH = 3  # logs of a kind
+STAMP = "[2026-03-04 11:{:02}:{:02},{:03}] [INFO] "  # as DeepSpeed's logger begins a line
+_BARE = re.compile(r"^\[2026-\S+ \S+\] \[INFO\] \[\S+\] ")
+SCALER, PROGRESS = "[loss_scaler.py:266:update_scale] ", "[logging.py:123:log_dist] [Rank 0] "
+ENDED = "Exception: Current loss scale already at minimum - cannot decrease scale anymore."
+
+
+class Step(NamedTuple):
+    """A step of a run: the scale that it was tried with and left, and whether it was skipped."""
+
+    tried: float
+    after: float
+    skipped: bool
+    kept: bool  # skipped, and the scale stayed, because the hysteresis was not used up
+
+    @property
+    def at_least(self) -> bool:
+        """Whether it overflowed at the least scale."""
+        return self.skipped and self.tried == self.after and not self.kept
+
+
+class Log:
+    """A log and the run behind it; `first` is the number of its first step."""
+
+    def __init__(self, lines: list[str], steps: list[Step], first: int, ended: bool):
+        self.lines, self.steps, self.first, self.ended = lines, steps, first, ended
+        self.skips = [step for step in steps if step.skipped]
+        self.reduced = [step for step in self.skips if not step.kept]
+        self.tried = [step.tried for step in self.skips]
+        self.grown = [b.tried / a.after for a, b in pairwise(self.skips)]  # between overflows
+        self.late = any(b.skipped and not a.skipped for a, b in pairwise(steps))
+        self.met_least = any(step.at_least for step in self.skips)
+        self.made, self.last = len(steps) - len(self.skips), steps[-1]
+        self.goes_on = self.last.skipped and not ended
+        self.lost = DIVERGED if self.made else NOT_FOUND  # where it has ended, whichever way
+        self.verdict = self.stands(self.last.at_least)
+
+    def stands(self, at_least: bool) -> str:
+        """The verdict, where the scale is the least one or is not."""
+        if self.ended or at_least:
+            return self.lost
+        return LOOKING if self.last.skipped else SETTLED
+
+    @property
+    def row(self) -> int:
+        """How many steps in a row were skipped in the end; none where the program stopped."""
+        made = [n for n, step in enumerate(self.steps) if not step.skipped]
+        return 0 if self.ended else len(self.steps) - 1 - [-1, *made][-1]
+
+
+def happened(log: Log) -> dict:
+    """The right answer, from the run and not from its lines."""
+    return {
+        "skipped": len(log.skips),
+        "scheduler": log.made,
+        "scale": log.skips[-1].after if log.skips else None,
+        "doubled": round(sum(map(math.log2, log.grown))),
+        "verdict": log.verdict,
+    }
+
+
+def make(r: Random, k: int) -> Log:
+    """The k-th log: of each kind the first is without time stamps and places, so that lines that
+    are alike are the same."""
+    log = KINDS[k % len(KINDS)](r)
+    if k < len(KINDS):
+        log.lines = [_BARE.sub("", line) for line in log.lines]
+    return log
+
+
+def _log(
+    r: Random,
+    scale: LossScale,
+    *turns: int | Callable[[LossScale], int],
+    fits: int = 0,
+    ranks: int = 0,
+    first: int = 0,
+    every: int = 0,
+) -> Log:
+    """Run so many steps without an overflow, with one, without, …, or fewer where the scale ends
+    it. No scale above 2 ** `fits` fits, where that is given; what else is not given is drawn."""
+    ranks, every = ranks or r.choice((1, 1, 2, 4)), every or r.choice((4, 7, 10))
+    first = first or r.choice((1, 1, r.randint(200, 900)))
+    skipped = 0 if first == 1 else r.randint(3, 9)  # before the log begins
+    lines, steps, loss = [], [], r.uniform(2.0, 4.0)
+
+    def stamped(text: str) -> str:
+        return STAMP.format(*divmod(3 * len(steps), 60), r.randint(0, 999)) + text
+
+    counts = [turn(scale) if callable(turn) else turn for turn in turns]
+    bad = [k % 2 == 1 for k, count in enumerate(counts) for _ in range(count)]
+    for n, overflow in enumerate(bad, first):
+        tried = scale.value
+        overflow = overflow or (fits > 0 and tried > 2**fits)
+        kept = overflow and scale.left > 1
+        mine = [stamped(SCALER + line) for line in lines_of(scale, overflow)]
+        try:
+            scale.after(overflow)
+        except FloatingPointError:
+            return Log([*lines, ENDED], steps, first, ended=True)
+        steps.append(Step(tried, scale.value, overflow, kept))
+        skipped += overflow
+        if n % every == 0:
+            lr = f"lr=[{r.randint(1, 9)}e-05], mom=[[0.9, 0.999]]"
+            mine.append(stamped(f"{PROGRESS}step={n}, skipped={skipped}, {lr}"))
+        loss *= r.uniform(0.96, 1.02)
+        mine.append(f"[rank 0] step {n} | loss {loss:.4f}")
+        for rank in range(1, ranks):  # anywhere between the lines of rank 0
+            mine.insert(r.randint(0, len(mine)), f"[rank {rank}] step {n} | loss {loss:.4f}")
+        lines += mine
+    return Log(lines, steps, first, ended=False)
+
+
+def _scale(r: Random, power: int = 0, **more) -> LossScale:
+    drawn = {"window": r.randint(3, 8), "consecutive": r.random() < 0.3}
+    drawn |= {"patience": r.randint(1, 3), "least": r.choice((1.0, 1.0, 4.0)), **more}
+    return LossScale(2.0 ** (power or r.randint(9, 16)), **drawn)
+
+
+def _down(scale: LossScale) -> int:
+    """Overflows in a row until one has come at the least scale."""
+    return scale.patience + round(math.log2(scale.value / scale.least))
+
+
+def _bad_batches(r: Random) -> list[int]:
+    return [n for _ in range(4) for n in (r.randint(5, 15), 1)]
+
+
+KINDS: tuple[Callable[[Random], Log], ...] = (
+    # A scale that is looked for and found; each window tries a higher one. Lines tell of the
+    # hysteresis where nothing has overflowed.
+    lambda r: _log(r, _scale(r, consecutive=True), r.randint(45, 60), fits=r.randint(6, 11)),
+    # Down at first; then room for any scale, and a bad batch at times: the scale doubles more than
+    # once between two of them.
+    lambda r: _log(r, _scale(r, window=r.randint(2, 3)), 0, 5, *_bad_batches(r), r.randint(2, 9)),
+    # No overflow at all.
+    lambda r: _log(r, _scale(r), r.randint(6, 20)),
+    # The scale has grown, and the last overflow passes by the hysteresis; it may be the last step.
+    lambda r: _log(r, _scale(r, window=3, patience=r.randint(2, 3)), 0, 3, 27, 1, r.randint(2, 9)),
+    lambda r: _log(r, _scale(r, window=3, patience=r.randint(2, 3)), 0, 3, 27, 1),
+    # No scale is small enough: NaN from the first step on. A log that goes on is the later part of
+    # a training, and its least scale is not 1; one that stops has the training from its start.
+    lambda r: _log(r, _scale(r, least=r.choice((2.0, 4.0))), 0, 40, first=r.randint(200, 900)),
+    lambda r: _log(r, _scale(r, stops=True), 0, 40, first=1),
+    # Steps are made, and then none. A log that goes on does so at a scale of 1.
+    lambda r: _log(r, _scale(r, 9, least=1.0), r.choice((1, 2, r.randint(8, 20))), 30, fits=10),
+    lambda r: _log(r, _scale(r, 9, stops=True), r.choice((1, 2, r.randint(8, 20))), 30, fits=10),
+    # The log ends in a row of overflows, and the scale can still be lower; with many ranks the row
+    # is long.
+    lambda r: _log(r, _scale(r, 12, least=1.0), r.randint(5, 15), r.randint(3, 6), ranks=2),
+    lambda r: _log(r, _scale(r, 12, least=1.0), 0, r.randint(3, 6), ranks=4),
+    lambda r: _log(r, _scale(r, 18, least=1.0), r.randint(4, 8), r.randint(16, 17), ranks=11),
+    # Down to the least scale, an overflow there, and then steps are made.
+    lambda r: _log(r, _scale(r, 5), 0, _down, r.randint(3, 30)),
+    # The same; then the scale doubles, and the last overflow halves it again.
+    lambda r: _log(r, _scale(r, 5, window=3, patience=2), 0, _down, r.randint(11, 16), 2),
+    # The last overflow halves the scale to the least, which has not been tried.
+    lambda r: _log(r, _scale(r, 6, least=1.0), 0, lambda scale: _down(scale) - 1),
+)

@@ -1,9 +1,0 @@
-"""The exercises of lesson 12, in its order: an estimator's numbers, two bandwidths', and two
-functions whose choices are run on the judge's ranks and measured there."""
-
-from course_lib.classroom.checks.lesson_12.eighteen import EIGHTEEN
-from course_lib.classroom.checks.lesson_12.hides import HIDES
-from course_lib.classroom.checks.lesson_12.ladder import LADDER
-from course_lib.classroom.checks.lesson_12.pick import PICK
-
-EXERCISES = (EIGHTEEN, HIDES, PICK, LADDER)

@@ -1,0 +1,180 @@
+"""What a DeepSpeed file takes on each GPU and host, part by part, before anything is started.
+
+States by stage and offload, the buckets times 4.5 where communication overlaps, what may stay whole
+at stage 3, activations where the model is a decoder of ours. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_lib.estimate.activations import kept
+from course_lib.estimate.deepspeed import OVERLAP
+from course_lib.estimate.setting import Setting, of_each
+from course_lib.estimate.shape import Shape, read, read_ours, shape_of
+from course_lib.gpt import Config
+from course_lib.peers.deepspeed_config.auto import at
+from course_lib.pretrained.config import TRAITS, from_transformers
+from course_lib.pretrained.sketch import without_numbers
+
+# DeepSpeed's own defaults, in elements, of what takes memory.
+BUCKET, PREFETCH, PERSIST, LIVE = 5 * 10**8, 5 * 10**7, 10**5, 10**9
+FILE_BUFFERS = {"offload_param": (5, 10**8), "offload_optimizer": (4, 0)}  # how many, elements
+HALVES = {"bf16": "bfloat16", "fp16": "float16"}
+PLACES = {"gpu": "GPU", "host": "host", "disk": "disk"}
+UNIT = 1 << 30
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Bytes by part on each GPU and on each rank's share of its host and its disk; `left_out` says
+    in words what is not counted."""
+
+    gpu: dict[str, int]
+    host: dict[str, int]
+    disk: dict[str, int]
+    ranks: int
+    left_out: list[str] = field(default_factory=list)
+
+    def total(self, place: str) -> int:
+        """All parts of a place; on "host" and "disk" those of a node with `ranks` ranks."""
+        return sum(getattr(self, place).values()) * (1 if place == "gpu" else self.ranks)
+
+    def as_dict(self) -> dict:
+        sums = {f"{place}_bytes": self.total(place) for place in PLACES}
+        parts = {place: getattr(self, place) for place in PLACES}
+        return sums | parts | {"ranks_of_a_host": self.ranks, "left_out": self.left_out}
+
+    def lines(self, unit: int = UNIT, word: str = "GiB") -> list[str]:
+        """For people: each part in such units, the largest first."""
+        found = []
+        for place, name in PLACES.items():
+            by_size = sorted(getattr(self, place).items(), key=lambda part: -part[1])
+            words = ", ".join(f"{part} {size / unit:,.2f}" for part, size in by_size if size)
+            each = "" if place == "gpu" or self.ranks == 1 else f", for each of {self.ranks}"
+            if total := self.total(place):
+                found.append(f"{name}: {total / unit:,.2f} {word} ({words}{each})")
+        return found + [f"not counted: {text}" for text in self.left_out]
+
+
+def forecast(
+    config: Mapping,
+    model: Mapping | str | Path,
+    world: int,
+    *,
+    gpus: int | None = None,
+    length: int | None = None,
+    recompute: bool = False,
+) -> Forecast:
+    """What a resolved config takes with this config.json on `world` ranks, `gpus` of them a node.
+
+    Activations are those of one micro-batch of `length` tokens, by default the model's longest.
+    What is still "auto" counts as DeepSpeed's default, and is named.
+    """
+    if world < 1:
+        raise ValueError(f"world={world} has to be a whole number of ranks, 1 or more")
+    known, shape = _model(model)
+    values = _Values(config)
+    setting = _setting(values, recompute)
+    width = setting.width
+    device, host, disk = (-int(-each * shape.params // 1) for each in of_each(setting, world))
+    gpu, on_host = {"states": device}, {"states": host}
+    if setting.stage:  # what communication sets aside: both buckets below stage 3, one at stage 3
+        overlaps = values.get("zero_optimization.overlap_comm", setting.stage == 3)
+        bucket = values.zero("reduce_bucket_size", BUCKET)
+        bucket += values.zero("allgather_bucket_size", BUCKET) if setting.stage < 3 else 0
+        gpu["buckets"] = int(bucket * width * (OVERLAP if overlaps is True else 1))
+    if setting.stage == 3:
+        gpu |= _whole(values, shape, known, world, width)
+    left_out = list(values.left_out)
+    if known is None:
+        left_out.append("activations, which are known for GPT-2's and Llama's config.json")
+    else:
+        config = known.changed(recompute=recompute, attention_dropout=0.0)
+        found = kept(config, setting.rows, length or config.length, width=width)
+        # torch's loss makes two more of the logits; a block that is run again is whole meanwhile.
+        again = found.block if recompute else 0
+        gpu["activations"] = found.total + 2 * found.logits + again
+    for section, (count, least) in FILE_BUFFERS.items():
+        if values.device(section) == "nvme":
+            number = values.zero(f"{section}.buffer_count", count)
+            size = values.zero(f"{section}.buffer_size", least) or shape.largest_layer
+            on_host[f"{section} buffers"] = number * size * (width if least else 4)
+    left_out.append("the CUDA context, gaps between blocks, an operation's own temporaries")
+    return Forecast(gpu, on_host, {"states": disk}, gpus or world, left_out)
+
+
+class _Values:
+    """A config's values by dotted path, with DeepSpeed's defaults."""
+
+    def __init__(self, config: Mapping):
+        self.config = config
+        self.left_out: list[str] = []
+
+    def get(self, path: str, default: object = None) -> object:
+        here = at(self.config, path.split("."))
+        if here == "auto":
+            self.left_out.append(f'{path}, which is still "auto": counted as {default}')
+        return default if here is None or here == "auto" else here
+
+    def number(self, path: str, default: int) -> int:
+        value = self.get(path, default)
+        good = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return int(value) if good and 0 <= value < math.inf else default
+
+    def zero(self, key: str, default: int) -> int:
+        return self.number(f"zero_optimization.{key}", default)
+
+    def device(self, section: str) -> str | None:
+        place = self.get(f"zero_optimization.{section}.device")
+        return place if place in ("cpu", "nvme") else None
+
+
+def _setting(values: _Values, recompute: bool) -> Setting:
+    stage = values.zero("stage", 0)
+    if stage not in (0, 1, 2, 3):
+        raise ValueError(f"zero_optimization.stage={stage} is none of 0, 1, 2, 3")
+    half = [kind for kind in HALVES if values.get(f"{kind}.enabled") is True]
+    return Setting(
+        rows=values.number("train_micro_batch_size_per_gpu", 1),
+        accumulate=values.number("gradient_accumulation_steps", 1),
+        recompute=recompute,
+        stage=stage,
+        optimizer=values.device("offload_optimizer") if stage else None,
+        parameters=values.device("offload_param") if stage == 3 else None,
+        precision=HALVES[half[0]] if half else "float32",
+    )
+
+
+def _whole(
+    values: _Values, shape: Shape, known: Config | None, world: int, width: int
+) -> dict[str, int]:
+    """At stage 3: what is kept whole always, what may stay so, and what is fetched ahead."""
+    threshold = values.zero("stage3_param_persistence_threshold", PERSIST)
+    sizes = [] if known is None else [p.numel() for p in without_numbers(known).parameters()]
+    small = sum(size for size in sizes if size < threshold)
+    small = min(small, values.zero("stage3_model_persistence_threshold", small))
+    rest = shape.params - small
+    live = max(min(values.zero("stage3_max_live_parameters", LIVE), rest), shape.largest_layer)
+    ahead = min(values.zero("stage3_prefetch_bucket_size", PREFETCH), rest - min(live, rest))
+    return {
+        "persistent parameters": int(small * width * (world - 1) / world),
+        "live parameters": live * width,
+        "prefetched parameters": ahead * width,
+        "gradients of a layer": shape.largest_layer * width,
+    }
+
+
+def _model(model: Mapping | str | Path) -> tuple[Config | None, Shape]:
+    if not isinstance(model, Mapping):
+        return read_ours(model), read(model)
+    if model.get("model_type") not in TRAITS:
+        raise ValueError(
+            f"model_type={model.get('model_type')!r}: as a mapping only {', '.join(TRAITS)} are "
+            "read; name the config.json"
+        )
+    known = from_transformers(model, Path("config.json"))
+    return known, shape_of(known)

@@ -1,0 +1,114 @@
+"""Each "auto" that is left, and what the Trainer's arguments contradict.
+
+DeepSpeed itself knows no "auto": a model drops the key, so that its default counts, and a key read
+from the dict stays the text. What is no "auto" the Trainer compares with its arguments. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from course_lib.peers.deepspeed_config import auto
+from course_lib.peers.deepspeed_config.config import Config, Row
+
+TRAINER = "transformers, integrations/deepspeed.py"
+OF_THE_TRAINER = 'only the Trainer resolves this "auto"'
+LEAVE = "write a value, or leave the key out for its default"
+TRAINERS = {*auto.FILLED, *auto.SIZES}
+# TrainingArguments.optim that DeepSpeed's Adam takes the place of without a difference.
+ADAMS = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused")
+SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
+SCHEDULES |= {"WarmupCosineLR": "cosine"}
+
+
+def check(config: Config) -> Iterator[Row]:
+    """A finding for every "auto" that stays, and for each contradiction of the arguments."""
+    tuned = config.get("autotuning.enabled") is True
+    for path, key, section, value in config.entries():
+        resolved = config.arguments is not None and ".".join(path) not in config.auto.unresolved
+        if value == "auto" and not (_own(key) or tuned or resolved):
+            yield _left(config, path, key, section)
+    yield from _conflicts(config)
+    yield from _both(config, config.arguments or {})
+
+
+def _own(key: dict | None) -> bool:
+    """Whether "auto" is a value of DeepSpeed's own here, or just a text."""
+    if key is None:
+        return True  # unknown.py
+    words = any("auto" in kind.get("choices", ()) for kind in key.get("of", [key]))
+    return words or key.get("default") == "auto" or key.get("type") in ("text", "path", "any")
+
+
+def _left(config: Config, path: tuple, key: dict, section: dict) -> Row:
+    dotted, of_section = ".".join(path), key.get("type") == "object"
+    silent = key.get("checked") and section.get("strict") and not of_section
+    outcome = "keeps the text, and breaks where it is used."
+    if of_section:
+        outcome = "takes a section here, and no text."
+    elif silent:
+        default = str(key.get("default")).lower()
+        outcome = f"drops it without a word: the default, {default}, counts."
+    outcome = f"DeepSpeed {config.schema.release} {outcome}"
+    if config.arguments is not None:
+        why = config.auto.unresolved[dotted]
+        if dotted in TRAINERS:
+            return ("hint", path, f'what this "auto" becomes is not known here: {why}',
+                    "The Trainer resolves it, once it has all that it needs.",
+                    "nothing, or name what is missing here", TRAINER)  # fmt: skip
+        message = f'no program resolves this "auto": {why}'
+        return ("error", path, message, outcome, LEAVE, TRAINER)
+    if dotted in TRAINERS:
+        return ("hint", path, OF_THE_TRAINER, outcome,
+                "right under the Trainer (--args shows what it becomes); elsewhere write a value",
+                TRAINER)  # fmt: skip
+    if dotted in auto.OF_ACCELERATE:
+        return ("warning" if path[-1] == "stage" else "hint", path,
+                'only Accelerate resolves this "auto"', outcome, "write a value",
+                "accelerate, utils/dataclasses.py")  # fmt: skip
+    return ("warning" if silent else "error", path, 'no program resolves this "auto"',
+            f"The Trainer fills in other keys, not this one. {outcome}", LEAVE, TRAINER,
+            ("remove",) if silent else None)  # fmt: skip
+
+
+def _conflicts(config: Config) -> Iterator[Row]:
+    """What the Trainer refuses before it begins."""
+    for conflict in config.auto.conflicts:
+        theirs = json.dumps(conflict.argument)
+        yield ("error", conflict.path, f"the file says {json.dumps(conflict.config)}, the argument "
+               f"{conflict.name} {theirs}",
+               "The Trainer compares the two and ends where they differ.",
+               f'write "auto", or {theirs}', TRAINER)  # fmt: skip
+    for sentence in config.auto.refusals:
+        message, _, remedy = sentence.partition("; ")
+        remedy = remedy or "write the values in numbers"
+        yield ("error", "", message, "The integration ends with it.", remedy, TRAINER)
+
+
+def _both(config: Config, arguments: dict) -> Iterator[Row]:
+    """An optimizer or a scheduler of which the file says one thing, and the arguments another."""
+    optim, stated = arguments.get("optim", ADAMS[0]), config.stated("optimizer")
+    kind, theirs = config.get("scheduler.type"), arguments.get("lr_scheduler_type")
+    same = SCHEDULES.get(str(kind))
+    instead = f', or write lr_scheduler_type="{same}"' if same else ""
+    unused = "the Trainer makes none of its own: the argument does not count."
+    if isinstance(stated, dict) and optim not in ADAMS:
+        yield ("warning", "optimizer",
+               f'the file has an optimizer, and the arguments say optim="{optim}"',
+               f"With an optimizer in the file {unused}",
+               'take "optimizer" out of the file, or optim out of the arguments',
+               TRAINER)  # fmt: skip
+    forced = config.get("zero_force_ds_cpu_optimizer", True)
+    offloaded = not config.has("optimizer") and config.device("optimizer") != "none"
+    if offloaded and forced and optim not in ADAMS:
+        yield ("error", "zero_optimization.offload_optimizer",
+               f'the optimizer is offloaded, and the arguments say optim="{optim}"',
+               "DeepSpeed refuses to offload an optimizer that is not its own for the CPU.",
+               'write "zero_force_ds_cpu_optimizer": false, or take an AdamW',
+               "deepspeed/runtime/engine.py")  # fmt: skip
+    if isinstance(config.stated("scheduler"), dict) and theirs not in (None, same):
+        yield ("warning", "scheduler",
+               f'the file has {kind}, and the arguments say lr_scheduler_type="{theirs}"',
+               f"With a scheduler in the file {unused}",
+               f'take "scheduler" out of the file{instead}', TRAINER)  # fmt: skip

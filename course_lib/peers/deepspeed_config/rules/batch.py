@@ -1,0 +1,78 @@
+"""The batch triple: train batch = ranks × micro-batch × accumulation, with what is left out filled.
+
+DeepSpeed derives one of the three from the others by whole division, and asserts the product.
+Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course_lib.peers.deepspeed_config.config import ABSENT, Config, Row
+
+BATCH = "train_batch_size"
+MICRO = "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
+FRAGMENT = 2  # sections at the top that a page shows as an example; a whole file has more
+
+
+def check(config: Config) -> Iterator[Row]:
+    """A finding where the three do not agree, or none of them is there."""
+    stated = {name: config.stated(name) for name in (BATCH, MICRO, STEPS)}
+    if all(stated[name] in (ABSENT, None) for name in (BATCH, MICRO)):
+        yield _missing(config)
+        return
+    batch, micro, steps = (_count(config, name) for name in stated)
+    left = "auto" in stated.values()
+    if batch is None or (left and config.world is None):
+        return
+    if config.world is not None and not left:
+        yield from _with_world(config, batch, micro, steps, config.world)
+        return
+    divisor = (micro or 1) * (steps or 1)
+    if batch % divisor and not left:
+        words = " × ".join(str(x) for x in (micro, steps) if x)
+        words = words if micro else f"{STEPS} {words}"
+        instead = ", or leave it out" if micro else ""
+        yield ("error", BATCH, f"{BATCH} {batch} is no multiple of {words}", "train batch = ranks "
+               "× micro-batch × accumulation, which no number of ranks makes of these.",
+               f"write a multiple of {divisor}{instead}")  # fmt: skip
+
+
+def _count(config: Config, name: str) -> int | None:
+    value = config.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _missing(config: Config) -> Row:
+    whole = len(config.value) > FRAGMENT
+    message = f'neither "{BATCH}" nor "{MICRO}" is there' if config.value else "the config is empty"
+    part = "" if whole else " A whole config has one; a part of one, as pages show it, need not."
+    return ("error" if whole else "hint", "", message,
+            f"DeepSpeed needs one of the two to derive the others.{part}",
+            f'add "{MICRO}"; "auto" under the Trainer')  # fmt: skip
+
+
+def _with_world(
+    config: Config, batch: int, micro: int | None, steps: int | None, world: int
+) -> Iterator[Row]:
+    sequence = config.get("sequence_parallel_size", 1)
+    if not isinstance(sequence, int) or sequence < 1:
+        return  # values.py
+    if world % sequence:
+        yield ("error", "sequence_parallel_size", f"{world} ranks are no multiple of {sequence}",
+               "Ranks that share a sequence count as one.", "let it divide the ranks")  # fmt: skip
+        return
+    ranks = world // sequence
+    if micro is None:
+        steps = steps or 1
+        micro = batch // ranks // steps
+    elif steps is None:
+        steps = batch // micro // ranks
+    made = micro * steps * ranks
+    if made != batch:
+        unit = micro * ranks or ranks
+        right = f"write {made}, or leave {BATCH} out" if made else f"write a multiple of {unit}"
+        yield ("error", BATCH, f"{BATCH} is {batch}, and micro-batch × accumulation × ranks is "
+               f"{micro} × {steps} × {ranks} = {made}",
+               "DeepSpeed asserts that the two are equal.", right)  # fmt: skip

@@ -1,0 +1,172 @@
+"""The optimizer and the scheduler of a config: their type, what each takes, what goes with offload.
+
+The parameters go to a class as they are: one that it does not take, or that it lacks, stops the run
+once it has begun. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.near import nearest
+
+ENGINE = "deepspeed/runtime/engine.py"
+SCHEDULES = "deepspeed/runtime/lr_schedules.py"
+# As DeepSpeed's own are written, which it compares in lower case.
+OWN = {name.lower(): name for name in ("Adam", "AdamW", "Lamb", "Lion", "Muon", "Adagrad")}
+# What the engine takes out of Adam's parameters before it hands them on.
+ENGINES_OWN = ("torch_adam", "adam_w_mode", "fp32_optimizer_states")
+ADAMS, CLIPPING = ("adam", "adamw"), "gradient_clipping"
+# The class that the engine builds for a name: on the CPU where states are offloaded, and else.
+BUILT = {
+    **dict.fromkeys(ADAMS, ("DeepSpeedCPUAdam", "FusedAdam")),
+    "adagrad": ("DeepSpeedCPUAdagrad", "Adagrad"),
+    "lion": ("DeepSpeedCPULion", "FusedLion"),
+    **dict.fromkeys(("muon", "muadam", "muadamw", "musgd"), (None, None)),
+}
+
+
+def check(config: Config) -> Iterator[Row]:
+    """A finding for a type that is not there, and for parameters that its class refuses."""
+    schedulers = config.schema.data["schedulers"]
+    for what, find, names, usual in (
+        ("optimizer", config.schema.optimizer, config.schema.data["optimizers"], "AdamW"),
+        ("scheduler", schedulers.get, schedulers, "WarmupLR"),
+    ):
+        section = config.stated(what)
+        if not isinstance(section, dict) or not section:
+            continue
+        kind = section.get("type")
+        entry = find(kind) if isinstance(kind, str) else None
+        if kind is None:
+            yield ("error", what, f'"{what}" has no "type"', "Without a type DeepSpeed takes the "
+                   f"{what} for absent, and its parameters with it.",
+                   f'add "{what}.type", such as "{usual}"')  # fmt: skip
+        elif entry is not None:
+            yield from _required(config, what, kind, entry, section)
+            yield from _optimizer(config, kind, entry) if what == "optimizer" else _rates(config)
+        elif isinstance(kind, str):  # else values.py
+            spelled = OWN if what == "optimizer" else {}
+            near = nearest(kind, [spelled.get(name, name) for name in names])
+            yield ("error", f"{what}.type",
+                   f'"{kind}" is no {what} of DeepSpeed {config.schema.release} nor torch',
+                   "DeepSpeed looks among its own, and then in torch for a class of this name.",
+                   f'write "{near}"' if near else f"write the name of a {what} of theirs", ENGINE,
+                   ("value", near) if near else None)  # fmt: skip
+
+
+def _required(config: Config, what: str, kind: str, entry: dict, section: dict) -> Iterator[Row]:
+    params = section.get("params", {})
+    if not isinstance(params, dict):
+        return
+    required = [name for name, key in entry["keys"].items() if key.get("required")]
+    auto = '; "auto" under the Trainer'
+    for name in required:
+        if name not in params:
+            yield ("error", f"{what}.params" if "params" in section else what,
+                   f'"{kind}" needs "{name}"', "Its class has no default for it.",
+                   f'add "{what}.params.{name}"{auto if name == "total_num_steps" else ""}',
+                   entry.get("source", ""))  # fmt: skip
+    if what == "scheduler" and "params" not in section and not required:
+        yield ("error", what, f'"{what}" has no "params"',
+               "DeepSpeed unpacks them for the class, and None cannot be unpacked.",
+               'add "params": {}', ENGINE)  # fmt: skip
+
+
+def _optimizer(config: Config, kind: str, entry: dict) -> Iterator[Row]:
+    params = config.stated("optimizer.params")
+    params = params if isinstance(params, dict) else {}
+    if "max_grad_norm" in params:
+        yield ("error", "optimizer.params.max_grad_norm",
+               '"max_grad_norm" is no parameter of an optimizer here', "The engine refuses it.",
+               f'write "gradient_clipping": {params["max_grad_norm"]} at the top level', ENGINE,
+               None if config.has(CLIPPING) else ("rename", (CLIPPING,)))  # fmt: skip
+    name = kind.lower() if entry["deepspeed"] else kind
+    built = _class(config, name, params, entry)
+    yield from _refused(config, built, entry, params, name)
+    yield from _numbers(config, params)
+    if name == "lamb" and config.get("fp16.loss_scale", 0):
+        yield ("error", "fp16.loss_scale", '"Lamb" needs a dynamic loss scale',
+               "The engine asserts it.", 'write "loss_scale": 0', ENGINE)  # fmt: skip
+    if not config.stage or built is None:
+        return
+    allowed = config.get("zero_allow_untested_optimizer") is True
+    if built not in config.schema.data["suited"] and not allowed:
+        yield ("error", "optimizer.type", f'"{kind}" has not been tested with ZeRO',
+               f"At stage {config.stage} the engine refuses an optimizer that it does not know to "
+               "work on shards.", 'add "zero_allow_untested_optimizer": true, or write "AdamW"',
+               ENGINE)  # fmt: skip
+    on_cpu = built.startswith("DeepSpeedCPU") or params.get("torch_adam")
+    if config.device("optimizer") != "none" and not on_cpu:
+        yield ("warning", "optimizer.type",
+               f'"{kind}" is offloaded, and DeepSpeed has none of it for the CPU',
+               "Offloaded states are updated on the CPU: DeepSpeed's own Adam, Adagrad and Lion "
+               "are made for that.", 'write "AdamW"', ENGINE)  # fmt: skip
+
+
+def _class(config: Config, name: str, params: dict, entry: dict) -> str | None:
+    """The class that the engine builds, by its name; None where that is not known."""
+    if name in ADAMS and params.get("torch_adam") is True:
+        return "Adam" if name == "adam" and params.get("adam_w_mode") is False else "AdamW"
+    on_cpu, else_ = BUILT.get(name) or [next(iter(entry.get("classes", {})), None)] * 2
+    return on_cpu if config.device("optimizer") != "none" else else_
+
+
+def _refused(
+    config: Config, built: str | None, entry: dict, params: dict, name: str
+) -> Iterator[Row]:
+    """Parameters that some class of this optimizer takes, and the one that is built does not."""
+    takes = entry["classes"].get("AdamW" if built == "Adam" else built)
+    own = ("max_grad_norm", *(ENGINES_OWN if name in ADAMS else ()))
+    for key in params if takes is not None else ():
+        if key in entry["keys"] and key not in (*takes, *own):
+            others = [cls for cls, keys in entry["classes"].items() if key in keys]
+            yield ("error", f"optimizer.params.{key}",
+                   f'{built}, which is built here, takes no "{key}"',
+                   f"It is a parameter of {', '.join(others)}.",
+                   "take it out" + (', or add "torch_adam": true' if "AdamW" in others else ""),
+                   ENGINE)  # fmt: skip
+
+
+def _numbers(config: Config, params: dict) -> Iterator[Row]:
+    betas, rate = params.get("betas"), params.get("lr")
+    for wrong, reason in _betas(betas) if isinstance(betas, list) else ():
+        yield ("error", "optimizer.params.betas", wrong, reason,
+               "write two numbers, such as [0.9, 0.999]", ENGINE)  # fmt: skip
+    if isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate < 0:
+        yield ("error", "optimizer.params.lr", f"the learning rate is {rate}",
+               "Optimizers refuse one below 0.", "write a number above 0", ENGINE)  # fmt: skip
+
+
+def _betas(betas: list) -> list[tuple[str, str]]:
+    if len(betas) != 2:
+        reason = "They are the decay of the first moment and of the second."
+        return [(f'"betas" has {len(betas)} entries, not 2', reason)]
+    wrong = [x for x in betas if isinstance(x, (int, float)) and not 0 <= x < 1]
+    return [(f"{x} is no decay", "A moment's decay is at least 0 and less than 1.") for x in wrong]
+
+
+def _rates(config: Config) -> Iterator[Row]:
+    """What is wrong with a scheduler's numbers."""
+    at = "scheduler.params"
+    warmup, total = (config.get(f"{at}.{name}_num_steps") for name in ("warmup", "total"))
+    low, high = (config.get(f"{at}.warmup_{name}_lr") for name in ("min", "max"))
+    how = config.stated(f"{at}.warmup_type")
+    for name, value in (("warmup_num_steps", warmup), ("total_num_steps", total)):
+        if isinstance(value, int) and not isinstance(value, bool) and value <= 0:
+            yield ("error", f"{at}.{name}", f'"{name}" is {value}, and has to be at least 1',
+                   "The schedule divides by it.", "write 1 or more", SCHEDULES)  # fmt: skip
+    if isinstance(warmup, int) and isinstance(total, int) and 0 < total < warmup:
+        yield ("warning", f"{at}.warmup_num_steps", f"the warm-up takes {warmup} steps of {total}",
+               "The rate never reaches its top, let alone comes down.",
+               "let warmup_num_steps be the smaller", SCHEDULES)  # fmt: skip
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
+        yield ("warning", f"{at}.warmup_min_lr",
+               f"the rate falls in the warm-up, from {low} to {high}",
+               "warmup_min_lr is where it begins, warmup_max_lr where it ends.", "exchange the two",
+               SCHEDULES)  # fmt: skip
+    if isinstance(how, str) and how not in ("log", "linear"):
+        yield ("warning", f"{at}.warmup_type", f'"{how}" is no type of warm-up',
+               'It is "log" or "linear"; DeepSpeed takes "log" for any other.',
+               f'write "{nearest(how, ["log", "linear"]) or "linear"}"', SCHEDULES)  # fmt: skip

@@ -1,0 +1,134 @@
+"""Sizes that cannot be meant, and sizes that are legal and cost much: bytes against elements.
+
+DeepSpeed counts buckets, thresholds and groups in elements, blocks of files in bytes; what a size
+takes in memory is said in bytes. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course_lib.peers.deepspeed_config.config import Config, Row
+
+ZERO = "zero_optimization"
+PAGE = "the Transformers page on DeepSpeed"
+HALF = 2  # bytes of an element in 16 bits
+OVERLAP = 4.5  # times the bucket that overlapping holds, for the sum and for the gathering
+PLENTY = 500_000_000  # elements of a bucket that a small GPU has no room for
+
+# Path → (unit, least and most that can be meant besides 0, whether 0 can be).
+PLAUSIBLE = {
+    "zero_optimization.reduce_bucket_size": ("elements", 2_000, 5 * 10**9, False),
+    "zero_optimization.allgather_bucket_size": ("elements", 2_000, 5 * 10**9, False),
+    "zero_optimization.stage3_prefetch_bucket_size": ("elements", 2_000, 5 * 10**9, True),
+    "zero_optimization.stage3_param_persistence_threshold": ("elements", 100, 10**9, True),
+    "zero_optimization.stage3_model_persistence_threshold": ("elements", 2_000, 1 << 63, True),
+    "zero_optimization.stage3_max_live_parameters": ("elements", 10_000, 10**12, True),
+    "zero_optimization.stage3_max_reuse_distance": ("elements", 10_000, 10**12, True),
+    "zero_optimization.sub_group_size": ("elements", 10_000, 10**13, False),
+    "zero_optimization.offload_param.buffer_size": ("elements", 10_000, 10**11, False),
+    "zero_optimization.offload_param.max_in_cpu": ("elements", 10_000, 10**13, True),
+    "zero_optimization.offload_optimizer.buffer_count": ("buffers", 1, 1_000, False),
+    "zero_optimization.offload_param.buffer_count": ("buffers", 1, 1_000, False),
+    "aio.block_size": ("bytes", 4_096, 1 << 30, False),
+    "aio.queue_depth": ("requests", 1, 4_096, False),
+    "aio.intra_op_parallelism": ("threads", 1, 1_024, False),
+    "checkpoint.writer.io_buffer_size": ("bytes", 4_096, 1 << 36, False),
+    "compile.free_activation_threshold": ("bytes", 1_024, 1 << 40, True),
+    "fp16.initial_scale_power": ("a power of 2", 1, 32, True),
+    "gradient_clipping": ("the gradients' norm", 1e-6, 10_000, True),
+    "train_batch_size": ("sequences", 1, 10**7, False),
+    "train_micro_batch_size_per_gpu": ("sequences", 1, 10**5, False),
+    "gradient_accumulation_steps": ("micro-batches", 1, 10**5, False),
+    "optimizer.params.lr": ("a learning rate", 1e-9, 1.0, True),
+    "optimizer.params.weight_decay": ("a decay", 1e-9, 1.0, True),
+    "optimizer.params.eps": ("an epsilon", 1e-20, 0.1, True),
+    "scheduler.params.warmup_max_lr": ("a learning rate", 1e-9, 1.0, True),
+    "scheduler.params.warmup_min_lr": ("a learning rate", 1e-9, 1.0, True),
+    "scheduler.params.warmup_num_steps": ("steps", 1, 10**8, True),
+    "scheduler.params.total_num_steps": ("steps", 1, 10**9, False),
+}
+
+
+def check(config: Config) -> Iterator[Row]:
+    """A hint for every size that cannot be meant, and for what is dear at this size."""
+    for path, (unit, least, most, zero) in PLAUSIBLE.items():
+        value = config.get(path)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+            continue  # values.py, source.py
+        if not (least <= value <= most or (value == 0 and zero)):
+            yield _implausible(config, path, value, unit, value < least)
+    yield from _buckets(config)
+    yield from _dear(config)
+
+
+def _implausible(config: Config, path: str, value: float, unit: str, small: bool) -> Row:
+    size, default = "small" if small else "large", config.default(path)
+    if unit == "elements":
+        mb = _count(value * HALF / 1e6)
+        many = "1 element is" if value == 1 else f"{_count(value)} elements are"
+        message = f"{many} {mb} MB in 16 bits: too {size} to be meant"
+        reason = "This key counts elements, not bytes and not megabytes."
+        suggestion = "write elements: bytes divided by 2 in 16 bits, by 4 in 32"
+        if small:
+            suggestion = f"{_count(value)} MB would be {int(value * 1e6 / HALF)} elements"
+    elif unit == "bytes":
+        message = f"{_count(value)} bytes are too {size} to be meant"
+        reason, suggestion = "This key counts bytes.", f"the default is {default}"
+    else:
+        message = f"{_count(value)} is too {size} to be meant: this is {unit}"
+        reason = "A value of another unit, or a slip of the point."
+        suggestion = "look at the value" + (f"; the default is {default}" if default else "")
+    return ("hint", path, message, reason, suggestion)
+
+
+def _buckets(config: Config) -> Iterator[Row]:
+    """What buckets take of a GPU, written or by default."""
+    stage = config.stage or 0
+    overlap = config.get(f"{ZERO}.overlap_comm", config.default(f"{ZERO}.overlap_comm")) is True
+    times, why = 1, "a bucket is held in one piece"
+    if overlap:
+        times, why = OVERLAP, f"overlap_comm holds {OVERLAP:g} × the bucket's bytes"
+    for name in ("reduce_bucket_size", "allgather_bucket_size"):
+        bucket = config.get(f"{ZERO}.{name}")
+        dear = isinstance(bucket, int) and PLENTY <= bucket <= 5 * 10**9
+        if dear and (stage in (1, 2) or (stage == 3 and name.startswith("reduce"))):
+            yield ("hint", f"{ZERO}.{name}",
+                   f"this bucket takes {bucket * HALF * times / 1e9:.1f} GB of each GPU",
+                   f"{_count(bucket)} elements of 2 bytes; {why}.",
+                   "with little memory, 2e8 or less", PAGE)  # fmt: skip
+    default = config.default(f"{ZERO}.reduce_bucket_size")
+    unsaid = not config.has(f"{ZERO}.reduce_bucket_size") and isinstance(default, int)
+    if stage and unsaid and config.get(f"{ZERO}.overlap_comm") is True:
+        yield ("hint", f"{ZERO}.overlap_comm",
+               f"overlapping takes {default * HALF * OVERLAP / 1e9:.1f} GB of each GPU",
+               f'"reduce_bucket_size" is not there, and its default is {_count(default)} elements; '
+               f"overlap_comm holds {OVERLAP:g} × their bytes.",
+               'with little memory, write "reduce_bucket_size": 2e8 or less', PAGE)  # fmt: skip
+
+
+def _dear(config: Config) -> Iterator[Row]:
+    trained = config.has("train_batch_size") or config.has("train_micro_batch_size_per_gpu")
+    bound = config.default("gradient_clipping")
+    if trained and not config.has("gradient_clipping") and bound:
+        yield ("hint", "gradient_clipping", f"gradients are clipped at a norm of {bound}",
+               'There is no "gradient_clipping", and this is its default.',
+               'write it, or 0 for none; "auto" under the Trainer',
+               "deepspeed/runtime/constants.py")  # fmt: skip
+    threshold = f"{ZERO}.stage3_param_persistence_threshold"
+    if config.stage == 3 and config.get(threshold) == 0:
+        yield ("hint", threshold, "with 0 every parameter is gathered anew, the smallest too",
+               "Biases and norms are gathered one by one, each with a message's latency.",
+               'the default is 100000; the Trainer\'s "auto" is 10 × hidden size',
+               PAGE)  # fmt: skip
+    scale = config.get("fp16.loss_scale")
+    if isinstance(scale, (int, float)) and scale > 0 and config.get("fp16.enabled") is True:
+        yield ("hint", "fp16.loss_scale", "the loss scale is static",
+               "Where gradients overflow it is never lowered: every such step is lost.",
+               "0 finds one by itself", PAGE)  # fmt: skip
+
+
+def _count(value: float) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:,.3g}"
+    return f"{int(value):,}" if abs(value) < 1e15 else f"{value:.3g}"

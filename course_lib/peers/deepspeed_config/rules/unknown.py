@@ -1,0 +1,211 @@
+"""Keys that the release does not know: misspelt, at the wrong level, removed, or made up.
+
+A section with a model refuses them; everywhere else DeepSpeed never asks for them, so that the
+default counts and nothing is said. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from course_lib.peers.deepspeed_config.auto import at
+from course_lib.peers.deepspeed_config.config import PARAMS, Config, Row
+from course_lib.peers.deepspeed_config.kinds import judge
+from course_lib.peers.deepspeed_config.near import alike, edits, nearest
+
+REMARKS = ("comment", "note", "description", "readme", "todo", "doc", "remark")
+FEW = 20  # keys of a section that can be named
+
+
+def check(config: Config) -> Iterator[Row]:
+    """A finding for every key that is not known where it stands."""
+    homes, data = _homes(config), config.schema.data
+    for path, key, section, _ in config.entries():
+        name, dotted = path[-1], ".".join(path)
+        if dotted in data["removed"]:
+            yield ("error", path, f'"{name}" was removed from DeepSpeed',
+                   f"Release {config.schema.release} refuses a config that still has it.",
+                   "take the key out", "deepspeed/runtime/config.py")  # fmt: skip
+        elif key is None and dotted in data["dropped"]:
+            yield _dropped(config, path, data["dropped"][dotted], section)
+        elif path == ("optimizer", "params", "max_grad_norm"):
+            continue  # optimizers.py
+        elif key is None and not section.get("open"):
+            yield _unknown(config, path, section, homes)
+        elif section.get("open") and name not in section["keys"] and section["keys"]:
+            near = nearest(name, set(section["keys"]) - {"*"}, wide=False)
+            if near is not None and near not in _holder(config, path):
+                yield _misspelt(config, path, (*path[:-1], near), section)
+        elif key is not None and key.get("own"):
+            yield ("warning", path, f'"{name}" is set by the program, not by a config',
+                   "DeepSpeed writes this value itself while it runs.", "take the key out", "",
+                   ("remove",))  # fmt: skip
+
+
+def _homes(config: Config) -> dict[str, list[tuple[str, ...]]]:
+    """Name of a key → the sections that know it."""
+    data, homes = config.schema.data, {}
+    sections = [(path, section["keys"]) for path, section in config.schema.walk()]
+    for path, usual in zip(PARAMS, ("adamw", "WarmupDecayLR"), strict=True):
+        inner = config.section_of(path, None) or {}
+        sections.append((path, inner.get("keys") or data[f"{path[0]}s"][usual]["keys"]))
+    for path, names in sections:
+        for name in names:
+            homes.setdefault(name, []).append(path)
+    return homes
+
+
+def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Row:
+    """What a key was meant for: one of this section, one of another section, a remark, nothing."""
+    name, near = path[-1], _nearest_here(config, path, section)
+    letters = 9 if near is None else edits(name, near, 3)
+    if _remark(name, close=letters <= 3) and not _refuses(section):
+        return ("hint", path, f'"{name}" is a remark, by its name',
+                "DeepSpeed never asks for it here.", "nothing, or take it out")  # fmt: skip
+    home = _home(config, path, homes.get(name, []))
+    elsewhere = tuple(config.schema.data["elsewhere"].get(name, "").split("."))
+    known = elsewhere[:-1] in PARAMS or config.schema.find(elsewhere) is not None
+    if elsewhere[-1] and home is None and known and letters > 1:
+        return _misspelt(config, path, elsewhere, section)
+    if home is not None and near is not None:  # which of the two is nearer?
+        there = isinstance(at(config.value, home), dict)
+        home = None if letters <= 1 or (not there and alike(name, near)) else home
+    if home is not None:
+        return _moved(config, path, home, section, homes[name])
+    if near is not None:
+        near = section["keys"][near].get("same_as", near)  # as pages and the Trainer spell it
+        return _misspelt(config, path, (*path[:-1], near), section)
+    return ("error" if section.get("strict") else "warning", path,
+            f'"{name}" is no key of {_where(path[:-1])}', _reason(section),
+            _instead(config, path, section))  # fmt: skip
+
+
+def _instead(config: Config, path: tuple, section: dict) -> str:
+    """What a key that is like none may have been, in a section of a few keys."""
+    left = [key for key in section["keys"] if key not in _holder(config, path) and key != "*"]
+    if not left or len(section["keys"]) > FEW:
+        return "take the key out; none is like it"
+    left.sort(key=lambda key: (edits(path[-1], key, 9), key))
+    return f"take the key out, or write one of {', '.join(left[:5])}"
+
+
+def _nearest_here(config: Config, path: tuple, section: dict) -> str | None:
+    """The key of the same section that is nearest, by its name and by what its value may be."""
+    name, holder, keys = path[-1], _holder(config, path), section["keys"]
+    doubt, inside = _doubt(section, holder, holder[name]), holder[name]
+    right = [key for key in keys if key != "*"]
+    near = nearest(name, right, doubt=doubt)
+    if near is not None and isinstance(inside, dict) and "section" not in keys[near]:
+        near = None  # a section is no misspelt value
+    if near is None:  # further away, but its value suits, and no other key has its place
+        near = nearest(name, [key for key in right if not doubt(key)], slack=1)
+    return near
+
+
+def _misspelt(config: Config, path: tuple, right: tuple, section: dict) -> Row:
+    same, name = right[:-1] == path[:-1], path[-1]
+    refused = _refuses(section) or (same and _has_the_type(config, path, right, section))
+    alone = [key for key in section["keys"] if alike(name, key)] == [right[-1]]
+    known = config.schema.data["elsewhere"].get(name) == ".".join(right)
+    sure = edits(name, right[-1], 3) <= 3 or alone or known
+    sure = sure and right[-1] not in _holder(config, path) and (refused or section.get("open"))
+    target = f'"{right[-1]}"' if same else f'"{right[-1]}", in {_where(right[:-1])}'
+    return ("error" if refused and not section.get("open") else "warning", path,
+            f'"{name}" is no key of {_where(path[:-1])}; did you mean {target}?', _reason(section),
+            f"{'rename it to' if same else 'write it as'} {'.'.join(right)}", "",
+            ("rename", right) if same and sure else None)  # fmt: skip
+
+
+def _moved(config: Config, path: tuple, home: tuple, section: dict, homes: list[tuple]) -> Row:
+    name, there, right = path[-1], at(config.value, home), (*home, path[-1])
+    values = [(other, at(config.value, other)) for other in homes]
+    lacking = [other for other, value in values if isinstance(value, dict) and name not in value]
+    free = not (isinstance(there, dict) and name in there)
+    sure = free and (len(homes) == 1 or lacking == [home])
+    level, verb, reason = "error", "rename", _reason(section)
+    if not _refuses(section):  # then it may be the program's own, which a move would take away
+        level, verb, sure = "warning", "meant", sure and isinstance(there, dict)
+        reason += " Your program may read it here by itself."
+    return (level, path, f'"{name}" stands in {_where(path[:-1])}, and belongs in {_where(home)}',
+            reason, f"move it: {'.'.join(right)}", "", (verb, right) if sure else None)  # fmt: skip
+
+
+def _dropped(config: Config, path: tuple, new: str, section: dict) -> Row:
+    strict, known = bool(section.get("strict")), config.schema.find(new) is not None
+    return ("error" if strict else "hint", path, f'"{path[-1]}" is a spelling of earlier releases',
+            f"Release {config.schema.release} {'refuses it' if strict else 'never asks for it'}.",
+            f"its place is taken by {new}" if known else "take the key out", "",
+            ("rename", tuple(new.split("."))) if known and not strict else None)  # fmt: skip
+
+
+def _home(config: Config, path: tuple, homes: list[tuple]) -> tuple | None:
+    """The section that a misplaced key was meant for: one that is near, that the file has, and
+    that lacks it."""
+
+    def closeness(home: tuple) -> tuple:
+        holder = at(config.value, home)
+        there = isinstance(holder, dict)
+        shared = sum(a == b for a, b in zip(home, path[:-1], strict=False))
+        steps = len(home) + len(path) - 1 - 2 * shared
+        return not (there and path[-1] not in holder), not there, steps, home
+
+    around = [home for home in homes if home != path[:-1] and "*" not in home]
+    best = min(around, key=closeness, default=None)
+    # A name such as "enabled" is at home in many places; one that the file lacks is a guess.
+    return best if len(around) <= 3 or isinstance(at(config.value, best), dict) else None
+
+
+def _holder(config: Config, path: tuple) -> dict:
+    value = at(config.value, path[:-1])
+    return value if isinstance(value, dict) else {}
+
+
+def _where(path: tuple) -> str:
+    return f'"{".".join(map(str, path))}"' if path else "the top level"
+
+
+def _reason(section: dict) -> str:
+    if section.get("strict"):
+        return "The model of this section refuses a key that it does not have."
+    if "classes" in section:
+        return "The parameters go to the class as they are; it refuses one that it does not take."
+    return "DeepSpeed asks for the keys it knows and for no other: this one is silently ignored."
+
+
+def _refuses(section: dict) -> bool:
+    """Whether a key that the section does not have ends the run; elsewhere it is ignored."""
+    return bool(section.get("strict")) or "classes" in section
+
+
+def _has_the_type(config: Config, path: tuple, right: tuple, section: dict) -> bool:
+    """Whether the value of a misspelt key is one that the right key takes."""
+    key, value = section["keys"].get(right[-1]), at(config.value, path)
+    inner = _inner(key or {})
+    if key is None or (isinstance(value, dict) and inner and not any(x in inner for x in value)):
+        return key is not None and value == {}
+    return value == "auto" or judge(key, value).taken
+
+
+def _remark(name: str, *, close: bool) -> bool:
+    if name.strip("_-#/$ ").lower().rstrip("s0123456789_") in REMARKS:
+        return True
+    return name[:1] in "_/#$" and not close
+
+
+def _inner(key: dict) -> dict:
+    """The keys of the section that a key opens; empty where it opens none."""
+    return key.get("section", {}).get("keys", {})
+
+
+def _doubt(section: dict, holder: dict, value: object) -> Callable[[str], float]:
+    """How little a value suits a key: a text where a number is due, a section's strange keys, a
+    key that stands there already."""
+
+    def doubt(name: str) -> float:
+        key = section["keys"][name]
+        taken = 0.8 if name in holder else 0.0
+        if isinstance(value, dict) and value and (inner := _inner(key)):
+            return taken + 1.5 * sum(entry not in inner for entry in value) / len(value)
+        return taken + (0.0 if value == "auto" or judge(key, value).fits else 0.6)
+
+    return doubt

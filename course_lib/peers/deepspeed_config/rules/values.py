@@ -1,0 +1,200 @@
+"""Values of the wrong kind: a text for a number, a number out of range, a choice misspelt; and old
+spellings of a key, which the release still takes.
+
+A model declares which key takes an old one's place; the two together are refused. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+
+from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.kinds import Verdict, in_words, judge, parsed
+from course_lib.peers.deepspeed_config.near import nearest
+
+LIMITS = {
+    "minimum": (lambda x, bound: x >= bound, "at least"),
+    "above": (lambda x, bound: x > bound, "more than"),
+    "maximum": (lambda x, bound: x <= bound, "at most"),
+    "below": (lambda x, bound: x < bound, "less than"),
+}
+ELEMENTS = ("bucket_size", "threshold", "parameters", "distance", "group_size", "buffer_size")
+ELEMENTS += ("max_in_cpu", "allgather_size")
+ON_GPU = ("gpu", "cuda", "device")  # where a thing stays that is not offloaded
+PAIR = "two numbers, such as [0.9, 0.999]"
+
+
+def check(config: Config) -> Iterator[Row]:
+    """A finding for every value that is not what its key takes, and for every old spelling."""
+    for path, key, _, value in config.entries():
+        if key is None:
+            continue  # unknown.py
+        if "deprecated" in key:
+            yield _old(config, path, key["deprecated"], value)
+        elif key.get("same_as") and _beside(config, path, key["same_as"]):
+            yield ("error", path, f'"{path[-1]}" and "{key["same_as"]}" are one key, given twice',
+                   "The model takes one of the two; which one is not promised.",
+                   f'keep "{key["same_as"]}"')  # fmt: skip
+        if path == ("zero_optimization",) and isinstance(value, bool):
+            yield _old_zero(config, path, value)
+        elif value != "auto" and path != ("datastates_ckpt",) and not _tuned(config, path, value):
+            yield from _value(config, path, key, value)
+
+
+def _value(config: Config, path: tuple, key: dict, value: object) -> Iterator[Row]:
+    name, verdict = path[-1], judge(key, value)
+    rates = key.get("type") == "union" and isinstance(value, list)
+    if rates and any(part["type"] == "number" for part in key["of"]):
+        yield ("warning", path, f'"{name}" is a list, one for each parameter group',
+               "Most programs make one group, and mean one number.",
+               "write one number for all groups")  # fmt: skip
+    if not verdict.fits:
+        yield _wrong(config, path, key, value, verdict)
+    elif value is None:
+        message = f'"{name}" is null: as if it were left out'
+        yield ("hint", path, message, "Its default counts.", "take it out")
+    elif isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        yield ("warning", path, f'"{name}" is a text that looks like a list or object',
+               "In quotes it is one name, brackets and all.",
+               "take the quotes around the brackets away")  # fmt: skip
+    number = verdict.becomes if verdict.becomes is not None else value
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and _finite(value):
+        for limit, (holds, words) in LIMITS.items():
+            if limit in key and not holds(number, key[limit]):
+                checked, bound = key.get("checked"), f"{words} {_shown(key[limit])}"
+                yield ("error" if checked or limit in ("minimum", "above") else "warning", path,
+                       f'"{name}" is {_shown(number)}, and has to be {bound}',
+                       "The config model refuses it." if checked else "It has no meaning.",
+                       f"write {bound}")  # fmt: skip
+
+
+def _tuned(config: Config, path: tuple, value: object) -> bool:
+    """Whether the autotuner takes this stage apart: "all", or a list of those to try."""
+    if path != ("zero_optimization", "stage") or config.get("autotuning.enabled") is not True:
+        return False
+    tried = value if isinstance(value, list) else [value]
+    return bool(tried) and all(x == "all" or (type(x) is int and 0 <= x <= 3) for x in tried)
+
+
+def _wrong(config: Config, path: tuple, key: dict, value: object, verdict: Verdict) -> Row:
+    name, words, shown = path[-1], in_words(key), _shown(value)
+    as_false = key.get("type") == "boolean" and not (key.get("checked") or key.get("no_null"))
+    if value is None and as_false:
+        return ("warning" if key.get("default") else "hint", path,
+                f'"{name}" is null, which counts as false', "It is asked for as it is.",
+                "write true or false", "", ("value", False))  # fmt: skip
+    if value is None:
+        return ("error", path, f'"{name}" is null, and has to be {words}',
+                "null is a value here, and not the same as a key that is left out.",
+                "leave the key out for its default", "", ("remove",))  # fmt: skip
+    if verdict.taken:
+        made = verdict.becomes
+        becomes = "what it expects" if made is None else _shown(made)
+        # A text is read anew by each reader, and true is hardly meant as a number.
+        return ("warning" if isinstance(value, (bool, str)) else "hint", path,
+                f'"{name}" is {shown}, where {words} is expected',
+                f"DeepSpeed reads it as {becomes}; the Trainer compares it as it is.",
+                f"write {becomes}", "",
+                ("value", made) if made is not None and _finite(made) else None)  # fmt: skip
+    meant, suggestion = _meant(key, name, value, verdict, words)
+    words = "a list of two numbers" if name == "betas" else words
+    sized = isinstance(value, str) and key.get("type") == "integer" and not value.strip().isdigit()
+    repair = ("value", meant) if meant is not None and not sized else None
+    message = f'"{name}" is {shown}, and has to be {words}'
+    return "error", path, message, _refusal(key, value), suggestion, "", repair
+
+
+def _meant(key: dict, name: str, value: object, verdict: Verdict, words: str) -> tuple[object, str]:
+    """The value that was probably meant, or None, and what to write."""
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if key.get("type") == "object":
+        return _section_instead(value, (key.get("section") or {}).get("keys", {}))
+    if text == "auto":
+        return "auto", 'write "auto", in small letters'
+    if name == "device" and text in ON_GPU:
+        return None, 'write "none", which leaves it on the GPU, or "cpu"'
+    if name == "betas":
+        numbers = value if isinstance(value, list) else []
+        numbers = [parsed(x) if isinstance(x, str) else x for x in numbers]
+        whole = len(numbers) == 2 and None not in numbers
+        return (numbers, f"write {_shown(numbers)}") if whole else (None, f"write {PAIR}")
+    meant, counted = verdict.meant, ""
+    if isinstance(meant, int) and text and name.endswith(ELEMENTS):
+        meant = meant // 2 if text[-1].isalpha() else meant  # elements of 16 bits
+        counted = "; it counts elements, not bytes: 2 bytes each in 16 bits, 4 in 32"
+    if meant is None and key.get("type") == "choice" and text:
+        meant = nearest(value, [x for x in key["choices"] if isinstance(x, str)])
+    return meant, f"write {words if meant is None else _shown(meant)}{counted}"
+
+
+def _section_instead(value: object, keys: dict) -> tuple[dict | None, str]:
+    """The section that a bare value stands for, if there is one, and what to write."""
+    if value is False and "device" in keys:
+        return None, 'leave the key out, or write {"device": "none"}'
+    meant = None
+    if isinstance(value, str) and "device" in keys and value in keys["device"]["choices"]:
+        meant = {"device": value}
+    elif isinstance(value, bool) and "enabled" in keys:
+        meant = {"enabled": value}
+    return meant, f"write {_shown(meant)}" if meant else "write an object, or leave the key out"
+
+
+def _refusal(key: dict, value: object) -> str:
+    kind = key.get("type")
+    if kind == "object":
+        return "DeepSpeed reads a section here, and asks it for its keys."
+    if key.get("checked"):
+        return "The config model refuses it."
+    if kind == "boolean" and isinstance(value, str):
+        return "No model converts this key: a text is true in Python, whatever it says."
+    if kind == "choice":
+        return "DeepSpeed knows no other."
+    return "No model converts this key: it stays what it is, and breaks where it is used."
+
+
+# ---- old spellings
+def _old(config: Config, path: tuple, replacement: dict, value: object) -> Row:
+    new, old, release = replacement["new"], path[-1], f"Release {config.schema.release}"
+    message, repair = f'"{old}" is deprecated', ("remove",)
+    if not replacement["alone"]:
+        reason = f"{release} reads it and does nothing with it."
+        return ("warning", path, message, reason, f'write "pin_memory" in {new}', "", repair)
+    if _beside(config, path, new):
+        message = f'"{old}" stands beside "{new}", which has taken its place'
+        reason = f"{release} refuses both together."
+        return ("error", path, message, reason, f'keep "{new}"', "", repair)
+    right, suggestion = (*path[:-1], new), f'rename it to "{new}"'
+    if not replacement.get("section"):
+        repair = ("rename", right)
+    elif value is True:
+        suggestion = f'write "{new}": {{"device": "cpu"}}'
+        repair = ("replace", right, {"device": "cpu"})
+    else:
+        suggestion, repair = f"write no {new}", repair if value is False else None
+    reason = f"{release} still takes it, with a warning; a later one may not."
+    return ("warning", path, message, reason, suggestion, "", repair)
+
+
+def _beside(config: Config, path: tuple, name: str) -> bool:
+    """Whether the file has another key of the same section too, in whichever spelling."""
+    spelled = config.spelled(".".join((*path[:-1], name)))
+    return spelled[-1] != path[-1] and config.has(".".join(spelled))
+
+
+def _old_zero(config: Config, path: tuple, value: bool) -> Row:
+    return ("warning", path, f'"zero_optimization" is {_shown(value)}: an old form',
+            f"DeepSpeed reads it as stage {value:d}, and warns.", f'write {{"stage": {value:d}}}',
+            "", ("value", {"stage": int(value)}))  # fmt: skip
+
+
+def _finite(value: object) -> bool:
+    return not (isinstance(value, float) and not math.isfinite(value))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and value < 1e15:
+        return str(int(value))
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 50 else text[:47] + "…"

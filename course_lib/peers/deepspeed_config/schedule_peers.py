@@ -1,0 +1,133 @@
+"""DeepSpeed's schedules in transformers' and torch's words: the call that makes the same rates.
+
+WarmupLR and WarmupDecayLR of the linear kind are transformers' schedules one update later, as a
+test holds; `warmup_type` is "log" unless a config says "linear". Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from course_lib.peers.deepspeed_config.schedules import resolved
+
+TORCH = "torch.optim.lr_scheduler"
+NO_LOG = (
+    "None by name: no schedule of transformers or torch rises with the logarithm, as "
+    'warmup_type "log" does, which is DeepSpeed\'s default. Write "warmup_type": "linear".'
+)
+LATE = "Each rate comes one update later: DeepSpeed makes the first two updates with the first one."
+
+
+class Span(NamedTuple):
+    """Updates `first` to before `end` (None: all later ones), where DeepSpeed's rate of update n
+    is the other schedule's of update n - late."""
+
+    first: int
+    end: int | None
+    late: int
+
+
+ALL_LATE = (Span(1, None, 1),)
+
+
+class Equivalent(NamedTuple):
+    """`call` makes the schedule on `optimizer`, whose rate is `lr`; None where no call does."""
+
+    call: str | None
+    lr: float | None
+    words: str
+    spans: tuple[Span, ...] = ()
+
+    def __str__(self) -> str:
+        return self.words if self.call is None else f"{self.call}\n  {self.words}"
+
+
+def equivalent(block: Mapping[str, Any], *, lr: float | None = None) -> Equivalent:
+    """What makes a `scheduler` block's rates without DeepSpeed, or words that nothing does.
+
+    `lr` is the optimizer's own rate, which the equivalent's optimizer keeps where the block has no
+    rate of its own.
+    """
+    name, params = resolved(block)
+    if params["last_batch_iteration"] != -1:
+        middle = "None that begins in the middle: leave last_batch_iteration out, and load the "
+        return Equivalent(None, lr, f"{middle}scheduler's state from a checkpoint instead.")
+    if params.get("warmup_type", "linear") != "linear":
+        return Equivalent(None, lr, NO_LOG)
+    steps = max(2, params.get("warmup_num_steps", 0))
+    return _OF[name](params, lr, steps)
+
+
+def _warmup(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivalent:
+    low, high = params["warmup_min_lr"], params["warmup_max_lr"]
+    high = lr if high is None else high
+    if low == 0:
+        call = f"get_constant_schedule_with_warmup(optimizer, num_warmup_steps={steps})"
+        return Equivalent(f"transformers.{call}", high, LATE, ALL_LATE)
+    if not high or not 0 < low <= high:
+        return Equivalent(None, high, "None: the warm-up falls, which LinearLR does not allow.")
+    call = f"{TORCH}.LinearLR(optimizer, start_factor={low} / {high}, "
+    return Equivalent(f"{call}end_factor=1.0, total_iters={steps})", high, LATE, ALL_LATE)
+
+
+def _decay(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivalent:
+    high, total = params["warmup_max_lr"], params["total_num_steps"]
+    high = lr if high is None else high
+    if params["warmup_min_lr"] != 0:
+        return Equivalent(
+            None, high, "None by name: it rises from warmup_min_lr and comes back to it, where "
+            "get_linear_schedule_with_warmup rises from 0 and falls to 0.",
+        )  # fmt: skip
+    call = "transformers.get_linear_schedule_with_warmup"
+    call += f"(optimizer, num_warmup_steps={steps}, num_training_steps={total})"
+    return Equivalent(call, high, LATE, ALL_LATE)
+
+
+def _cosine(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivalent:
+    total, end = params["total_num_steps"], params["cos_min_ratio"]
+    if params["warmup_min_ratio"] != 0:
+        return Equivalent(None, lr, "None by name: transformers' warm-ups begin at 0.")
+    call = "transformers.get_cosine_with_min_lr_schedule_with_warmup"
+    call += f"(optimizer, num_warmup_steps={steps}, num_training_steps={total}, min_lr_rate={end})"
+    return Equivalent(
+        call, lr, "The warm-up comes one update later, the decay does not: the rate of the top is "
+        "left out. After the last update DeepSpeed stays at the bottom, and the other rises again.",
+        (Span(1, steps + 1, 1), Span(steps + 1, max(total, steps) + 1, 0)),
+    )  # fmt: skip
+
+
+def _range_test(params: Mapping[str, Any], *_: object) -> Equivalent:
+    size, rate = params["lr_range_test_step_size"], params["lr_range_test_step_rate"]
+    done = f"n // {size}" if params["lr_range_test_staircase"] else f"n / {size}"
+    call = f"{TORCH}.LambdaLR(optimizer, lambda n: 1 + {rate} * ({done}))"
+    words = "None by name: torch's LinearLR stops at a rate, this one rises without end."
+    return Equivalent(call, params["lr_range_test_min_lr"], words, (Span(0, None, 0),))
+
+
+def _one_cycle(params: Mapping[str, Any], *_: object) -> Equivalent:
+    up, down = params["cycle_first_step_size"], params["cycle_second_step_size"]
+    down = up if down is None else down
+    low, high = params["cycle_min_lr"], params["cycle_max_lr"]
+    if params["cycle_first_stair_count"] or params["cycle_second_stair_count"]:
+        words = "None: neither torch's CyclicLR nor its OneCycleLR has stairs."
+        return Equivalent(None, low, words)
+    if down == 0:
+        return Equivalent(None, low, "None: CyclicLR needs a way down.")
+    call = f"{TORCH}.CyclicLR(optimizer, base_lr={low}, max_lr={high}, "
+    call += f"step_size_up={up}, step_size_down={down}, cycle_momentum=False)"
+    return Equivalent(
+        call, low, "For one cycle; then CyclicLR begins anew, and DeepSpeed stays at the bottom or "
+        "decays from there. OneCycle also writes Adam's betas, the second one as 0.99. torch's "
+        "OneCycleLR takes other arguments, and its default is a cosine.",
+        (Span(0, int(up + down) + 1, 0),),
+    )  # fmt: skip
+
+
+_OF = {
+    "WarmupLR": _warmup,
+    "WarmupDecayLR": _decay,
+    "WarmupCosineLR": _cosine,
+    "LRRangeTest": _range_test,
+    "OneCycle": _one_cycle,
+}

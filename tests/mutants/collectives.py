@@ -1,0 +1,192 @@
+"""Mistakes in course_lib/collectives/."""
+
+from tests.support.mutation import Mutant
+
+VERBS = "course_lib/collectives/verbs.py"
+TRANSPORT = "course_lib/collectives/transport.py"
+CALL = "course_lib/collectives/call.py"
+REDUCTIONS = "course_lib/collectives/reductions.py"
+VERB = "tests/course_lib/test_collectives.py::test_verb"
+CALLS = "tests/course_lib/test_collectives_calls.py::"
+ROADS = "tests/course_lib/test_collectives_roads.py::"
+CLONE = "fresh = x.clone(memory_format=torch.contiguous_format)\n        "
+
+MUTANTS = [
+    Mutant(
+        "verbs-all-reduce-in-place",
+        VERBS,
+        "fresh = x.contiguous() if donated else x.clone(memory_format=torch.contiguous_format)",
+        "fresh = x.contiguous()",
+        (f"{CALLS}test_inputs_stay_and_results_are_fresh[2-sync-contiguous]",),
+        "the caller's tensor is overwritten, and with it what autograd had saved",
+        "T1",
+    ),
+    Mutant(
+        "verbs-broadcast-in-place",
+        VERBS,
+        f'{CLONE}out, bring_back = on_wire(fresh, "broadcast", group)',
+        'out, bring_back = on_wire(x, "broadcast", group)',
+        (f"{CALLS}test_inputs_stay_and_results_are_fresh[3-sync-contiguous]",),
+        "every rank but the source loses its tensor",
+        "T1",
+    ),
+    Mutant(
+        "verbs-clone-keeps-strides",
+        VERBS,
+        "fresh = x.contiguous() if donated else x.clone(memory_format=torch.contiguous_format)",
+        "fresh = x if donated else x.clone()",
+        (f"{CALLS}test_inputs_stay_and_results_are_fresh[2-sync-transposed]",),
+        "a transposed tensor comes back with its old strides, or not at all",
+        "T29",
+    ),
+    Mutant(
+        "verbs-gather-always-along-rows",
+        TRANSPORT,
+        "    return x.movedim(0, dim).contiguous()",
+        "    return x.contiguous()",
+        (f"{VERB}[all_gather-sync-3-None]", f"{VERB}[reduce_scatter-sync-3-None]"),
+        "pieces are joined along the first dim; with square shapes nobody sees it",
+        "T29",
+    ),
+    Mutant(
+        "verbs-cut-evenly",
+        CALL,
+        "    step = -(-total // n)",
+        "    step = total // n or 1",
+        (f"{VERB}[reduce_scatter-sync-3-None]", f"{VERB}[scatter-sync-3-None]"),
+        "the rows that do not divide by the number of ranks are lost",
+        "T24",
+    ),
+    Mutant(
+        "verbs-cut-balanced",
+        CALL,
+        "    return [max(0, min(step, total - r * step)) for r in range(n)]",
+        "    return [total // n + (r < total % n) for r in range(n)]",
+        (f"{VERB}[reduce_scatter-sync-3-None]",),
+        "cut unlike torch.chunk: the same for 7 rows among 2 or 4 ranks, not among 3",
+        "T29",
+    ),
+    Mutant(
+        "verbs-scatter-forgets-the-others",
+        VERBS,
+        "pieces = arrived.view(n, own, *arrived.shape[1:])",
+        "pieces = arrived.view(n, own, *arrived.shape[1:])[rank : rank + 1]",
+        (f"{VERB}[reduce_scatter-sync-2-None]",),
+        "each rank keeps its own part of its own tensor; the sum never happens",
+        "T2",
+    ),
+    Mutant(
+        "verbs-sum-of-bytes",
+        REDUCTIONS,
+        "lambda parts: parts.sum(0, dtype=parts.dtype)",
+        "lambda parts: parts.sum(0)",
+        (f"{VERB}[reduce_scatter-sync-2-None]",),
+        "torch sums bools to int64: the result's dtype is not the tensor's",
+    ),
+    Mutant(
+        "verbs-roots-in-the-world",
+        VERBS,
+        "work = dist.broadcast(out, group=group, group_src=src, async_op=async_op)",
+        "work = dist.broadcast(out, group=group, src=src, async_op=async_op)",
+        (f"{CALLS}test_src_and_dst_count_within_the_group",),
+        "the source is counted in the world: right for the group of all, and for no other",
+        "T29",
+    ),
+    Mutant(
+        "verbs-chain-waits-for-no-segment",
+        TRANSPORT,
+        "            arriving[index].wait()",
+        "            pass",
+        ("tests/course_lib/test_collectives.py::test_a_broadcast_in_segments[3-56]",),
+        "a segment is passed on before it has come",
+        "T33",
+    ),
+    Mutant(
+        "verbs-handle-does-not-wait",
+        TRANSPORT,
+        "            self._work.wait()",
+        "            pass",
+        (f"{CALLS}test_several_in_flight_waited_in_another_order[3]",),
+        "the result is read while it is still on its way",
+        "T33",
+    ),
+    Mutant(
+        "verbs-gradient-lost-silently",
+        CALL,
+        "if x.requires_grad and torch.is_grad_enabled():",
+        "if False:",
+        (f"{CALLS}test_wrong_calls_are_refused_and_leave_the_group_sound[2]",),
+        "autograd takes the collective for the identity",
+        "T2",
+    ),
+    Mutant(
+        "verbs-verb-stays-announced",
+        CALL,
+        "        current.reset(token)",
+        "        pass",
+        (f"{CALLS}test_a_verb_announces_itself_while_it_is_issued",),
+        "after the first verb, everything counts as part of it",
+    ),
+    Mutant(
+        "verbs-equal-calls-are-one",
+        CALL,
+        "@dataclass(frozen=True, eq=False)",
+        "@dataclass(frozen=True)",
+        (f"{CALLS}test_a_verb_announces_itself_while_it_is_issued",),
+        "two calls that look alike are booked once",
+    ),
+    Mutant(
+        "verbs-everything-staged",
+        TRANSPORT,
+        "if x.is_cuda and op not in GLOO_ON_CUDA and uses_gloo(x, group):",
+        "if x.is_cuda and op not in GLOO_ON_CUDA:",
+        (f"{ROADS}test_the_road_of_a_cuda_tensor[all_gather-True-nccl]",),
+        "on NCCL every tensor takes the way through the host",
+    ),
+    Mutant(
+        "verbs-one-name-only",
+        TRANSPORT,
+        'getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor',
+        "dist.all_gather_single",
+        (
+            f"{ROADS}test_both_names_of_the_renamed_calls"
+            "[old-all_gather_single-all_gather_single-all_gather_into_tensor]",
+        ),
+        "torch 2.11 and 2.12 do not know the new name",
+    ),
+    Mutant(
+        "verbs-scalar-message",
+        VERBS,
+        "torch.empty(tuple(shape), dtype",
+        "torch.empty(*shape, dtype",
+        (f"{VERB}[messages-sync-2-None]",),
+        "a scalar's receiver has room for nothing, and gloo ends the process",
+        "T29",
+    ),
+    Mutant(
+        "verbs-pieces-promoted",
+        VERBS,
+        "    if len(kinds) > 1:",
+        "    if False:",
+        (f"{CALLS}test_wrong_calls_are_refused_and_leave_the_group_sound[2]",),
+        "pieces of two dtypes are silently made one, and arrive as another than was sent",
+    ),
+    Mutant(
+        "verbs-into-and-elsewhere",
+        VERBS,
+        "out = into if ready else piece.new_empty((sum(sizes), *piece.shape[1:]))",
+        "out = piece.new_empty((sum(sizes), *piece.shape[1:]))",
+        (f"{CALLS}test_a_gather_into_memory_of_the_callers[2-sync]",),
+        "the memory that was handed over stays as it was, and is given back as the result",
+        "T33",
+    ),
+    Mutant(
+        "verbs-into-its-own-memory",
+        CALL,
+        "    if into.numel() and memory_key(",
+        "    if into.data_ptr() == 1 and memory_key(",
+        (f"{CALLS}test_a_gather_into_memory_of_the_callers[2-async]",),
+        "the pieces of the others arrive where this rank's own is still being read",
+        "T33",
+    ),
+]
