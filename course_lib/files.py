@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
@@ -96,3 +98,21 @@ def _permissions(path: str) -> int:
         mask = os.umask(0)
         os.umask(mask)
         return 0o666 & ~mask
+
+
+def locked(file, patience: float = 0.0) -> bool:
+    """Whether the lock on an open file is ours now, after a wait for another program up to a bound;
+    a disk that knows no locks says yes."""
+    limit = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= limit:
+                return False
+            time.sleep(0.02)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            return True

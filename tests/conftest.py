@@ -1,4 +1,4 @@
-"""What every test may ask for: `pool`, the warm ranks of tests/support/pool.py; and leases of their own."""
+"""What every test may ask for: the warm ranks of tests/support/pool.py; leases of its own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tests.support.pool import Pool
 BEGAN: pytest.StashKey[tuple[Pool | None, int]] = pytest.StashKey()
 # The files that took longest, first: workers then end together, and none alone with one.
 LONGEST = (
-    "train/test_program", "classroom/test_cluster", "train/test_matrix", "zero_offload/test_same",
-    "house/test_bootstrap", "zero/test_stages", "browser/test_in_the_browser",
-    "grading/test_cli_grade", "test_benchmarks_peers", "test_benchmarks_zero", "zero/test_stage3",
+    "course_lib/train/test_program", "classroom/test_cluster", "course_lib/zero_offload/test_same",
+    "house/test_bootstrap", "course_lib/zero/test_stages", "notebooks/browser/test_in_the_browser",
+    "classroom/grading/test_cli_grade", "house/test_benchmarks_peers", "house/test_benchmarks_zero",
+    "course_lib/zero/test_stage3",
 )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture(autouse=True)
 def _on_the_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """On a machine with a GPU, run a test where it says that it runs: see tests/support/devices.py."""
+    """On a machine with a GPU, run a test where it says: see tests/support/devices.py."""
     if not torch.cuda.is_available():
         yield
         return

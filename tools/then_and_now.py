@@ -1,7 +1,8 @@
 """Ask the installed releases the probes of docs/then_and_now.md, and write down what they say.
 
 `python -m tools.then_and_now` renews the end of that page: the releases, and a sentence for each
-probe of tests/course_lib/peers/then_and_now/probes.py. The rows above it are written by hand. Lesson 13.
+probe of tests/course_lib/peers/then_and_now/probes.py. The rows above it are written by hand.
+Lesson 13.
 """
 
 from __future__ import annotations

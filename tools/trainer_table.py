@@ -1,7 +1,7 @@
 """What the installed Transformers says of its Trainer's arguments and its models' hidden sizes.
 
-`python -m tools.trainer_table` writes the table that course_lib.peers.deepspeed_config.auto reads, so
-that "auto" is resolved without importing Transformers. Lesson 13.
+`python -m tools.trainer_table` writes the table that course_lib.peers.deepspeed_config.auto reads,
+so that "auto" is resolved without importing Transformers. Lesson 13.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def prepare_environment(work: Path) -> None:
     os.environ[place.VARIABLE] = str(work)  # `course status` and `reset` mean this workspace
     # Kernels find the library from any folder; the notice about news stays away from a first visit.
     put_first("PYTHONPATH", ROOT)
-    put_first("JUPYTER_CONFIG_PATH", ROOT / "course_lib" / "classroom" / "jupyter")
+    put_first("JUPYTER_CONFIG_PATH", ROOT / "course_classroom" / "workspace" / "jupyter")
     if shutil.which("course") is None:  # an environment that does not hold course_lib itself
         put_first("PATH", place.command_folder(work))
 

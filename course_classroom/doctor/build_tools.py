@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from course_classroom.doctor.finding import Answer, Finding, ask
+from course_classroom.doctor.finding import Finding
 from course_classroom.doctor.gpus import has_driver
+from course_classroom.leases.smi import Answer, ask
 
 COMPILERS = ("c++", "g++", "clang++")
 GET_COMPILER = "sudo apt-get install g++ (conda: conda install -c conda-forge cxx-compiler)"

@@ -7,12 +7,9 @@ the system.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 INSTALL = "make setup, or python -m pip install -c constraints.txt -e '.[classroom]'"
 ASK = "please report it with this text to the keepers of the course; the other checks went on"
@@ -67,40 +64,6 @@ def guarded(check: Check) -> list[Finding]:
         return answers[0]
     told = f"no answer within {check.limit:g} s"
     return [Finding(check.name, "bad", told, f"try again when the machine is less busy, or {ASK}")]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How a program ended (None: it is not there or was too slow) and what it printed."""
-
-    code: int | None
-    out: str = ""
-    said: str = ""  # its complaint, or ours about it
-
-    @property
-    def good(self) -> bool:
-        return self.code == 0
-
-
-def ask(command: list[str], limit: float = 20.0, folder: Path | None = None) -> Answer:
-    """Run a program to its end, or to `limit` seconds."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            cwd=folder,
-            env={**os.environ, "LC_ALL": "C", "NO_COLOR": "1"},
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(None, said=f"{command[0]} did not end within {limit:g} s")
-    except OSError as error:
-        return Answer(None, said=f"{command[0]} cannot be run ({error.strerror})")
-    return Answer(done.returncode, done.stdout, (done.stderr or done.stdout).strip())
 
 
 def size(count: float) -> str:

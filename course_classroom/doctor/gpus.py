@@ -6,57 +6,27 @@ draws what their links carry; `torch_build.py` asks whether torch can use them.
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from course_classroom.doctor.finding import Answer, Finding, ask, size
+from course_classroom.doctor.finding import Finding, size
+from course_classroom.leases.smi import (
+    CONTEXT_BYTES,
+    FIELDS,
+    FORMAT,
+    Gpu,
+    Smi,
+    listed,
+    nvidia_smi,
+    read_gpus,
+)
 
 DRIVER = Path("/proc/driver/nvidia/version")
-FORMAT = "--format=csv,noheader,nounits"
-CONTEXT_BYTES = 512 << 20  # of a GPU's memory, for each rank's CUDA context and its libraries
 BUSY = 1e9  # bytes in use that are more than the driver's own
 WITH_GPUS = "start the container with --gpus all (the NVIDIA Container Toolkit), or the job with"
-FIELDS = "index,uuid,name,memory.total,memory.used,driver_version,compute_mode,mig.mode.current"
-Smi = Callable[[list[str]], Answer]
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-
-
-@dataclass(frozen=True)
-class Gpu:
-    index: int
-    uuid: str
-    name: str
-    total: int | None  # bytes; None where the GPU shares the machine's memory
-    used: int | None
-    driver: str
-    mode: str
-    mig: bool
-
-    @property
-    def free(self) -> int | None:
-        return None if self.total is None else self.total - (self.used or 0)
-
-
-def nvidia_smi(arguments: list[str]) -> Answer:
-    return ask(["nvidia-smi", *arguments], 30.0)
-
-
-def read_gpus(text: str) -> list[Gpu]:
-    """From `--query-gpu=FIELDS --format=csv,noheader,nounits`."""
-    gpus = []
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) != len(FIELDS.split(",")):
-            continue
-        index, uuid, name, total, used, driver, mode, mig = (cell.strip() for cell in row)
-        if index.isdigit():
-            sizes = (_mebibytes(total), _mebibytes(used))
-            gpus.append(Gpu(int(index), uuid, name, *sizes, driver, mode, mig == "Enabled"))
-    return gpus
 
 
 def read_cuda(text: str) -> str:
@@ -89,17 +59,6 @@ def links_in_words(links: dict[tuple[int, int], str]) -> str:
     """`28 pairs over NV18`; where kinds differ, each with its count."""
     kinds = Counter(links.values()).most_common()
     return ", ".join(f"{n} pair{'s' if n > 1 else ''} over {kind}" for kind, n in kinds)
-
-
-def _mebibytes(text: str) -> int | None:
-    found = re.match(r"\s*(\d+)", text)
-    return int(found[1]) << 20 if found else None
-
-
-def listed(smi: Smi = nvidia_smi) -> list[Gpu]:
-    """The GPUs that nvidia-smi lists; none where it does not answer."""
-    answer = smi([f"--query-gpu={FIELDS}", FORMAT])
-    return read_gpus(answer.out) if answer.good else []
 
 
 def cuda_of_driver(smi: Smi = nvidia_smi) -> str:

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_classroom.doctor.finding import INSTALL, Finding, ask
+from course_classroom.doctor.finding import INSTALL, Finding
 from course_classroom.grading.walls import Walls, built
+from course_classroom.leases.smi import ask
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

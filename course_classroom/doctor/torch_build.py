@@ -11,8 +11,9 @@ import os
 import sys
 from dataclasses import dataclass
 
-from course_classroom.doctor.finding import Finding, ask
+from course_classroom.doctor.finding import Finding
 from course_classroom.doctor.gpus import cuda_of_driver, has_driver
+from course_classroom.leases.smi import ask
 
 GET_CUDA_BUILD = (
     "make clean, then make setup (it sees the driver now); in an environment of your own: "

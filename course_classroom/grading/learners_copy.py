@@ -20,7 +20,8 @@ from course_classroom.workspace.handed_out import without_answers
 
 # All that travels. What is not below one of these stays, and so does what is added one day.
 GIVEN = (
-    "course_lib", "notebooks", "exercises", "docs", "benchmarks",
+    "course_lib", "course_classroom", "course_lessons",
+    "notebooks", "exercises", "docs", "benchmarks",
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore", ".gitattributes",
     "Makefile", "tools/__init__.py", "tools/bootstrap", "tools/hashes.py",
     "pyproject.toml", "constraints.txt", "environment.yml",

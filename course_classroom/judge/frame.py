@@ -22,9 +22,8 @@ from course_classroom.progress.log import MARKS, NOT_ATTEMPTED, NOT_JUDGED, RIGH
 
 EMPTY = "Its body is still empty. Write it, run its cell, then run this one again."
 UNREADABLE = "syntax"  # the finding of an answer whose cell Python cannot read
+LESSONS = "course_lessons"  # by name: it stands on top of this package
 _LONGEST = 300  # characters of an error that is no answer's
-
-
 _OF_THE_GROUP = ("group left out", "left out by an empty rank")  # named, and by a better reason
 _BROKE_OFF = ("raised", "killed", "no end", "deadlock")  # what a hash has nothing to do with
 
@@ -75,10 +74,10 @@ class Verdict:
 
 
 def lessons() -> dict[str, tuple[Exercise | Thought, ...]]:
-    """The exercises of each lesson, "01" to its own, from the files `lesson_*` beside this one."""
+    """The exercises of each lesson, "01" to its own, from the folders of course_lessons."""
     found = {}
-    for folder in sorted(Path(__file__).parent.glob("lesson_*")):
-        module = importlib.import_module(f"{__package__}.{folder.name}")
+    for folder in sorted(Path(importlib.import_module(LESSONS).__file__).parent.glob("lesson_*")):
+        module = importlib.import_module(f"{LESSONS}.{folder.name}")
         found[folder.name.removeprefix("lesson_")] = module.EXERCISES
     return found
 

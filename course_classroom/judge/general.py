@@ -15,7 +15,7 @@ from torch import Tensor
 from course_classroom.judge.finding import Finding
 from course_classroom.judge.words import Page
 
-SAYS = Page("general")
+SAYS = Page(__file__, "general")
 ROUNDED = "rounded on the way"
 # How far a value may be from the right one, relative to the largest, if that type was on the way.
 _SINGLE, _HALF = 2e-6, 2e-2

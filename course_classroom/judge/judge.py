@@ -24,8 +24,8 @@ from course_classroom.ranks.wire import Outcome
 WORLD = 3  # three ranks find what two hide: left and right are different neighbours
 LIMIT = 10.0  # seconds for one trial, which takes milliseconds when it is right
 WORK = 5.0  # seconds of them that a rank may be at work: a loop without end is told the sooner
-CHECKS = "course_classroom.judge"
-_CHECKS = f"__import__('{CHECKS}.bench').classroom.checks"
+HOMES = ("course_classroom.judge", "course_lessons")  # of what runs on the judge's ranks
+_CHECKS = "__import__('course_classroom.judge.bench').judge"
 _BENCH = f"{_CHECKS}.bench"
 _CALL = "__report__ = __tried__()"  # what runs under the time limit; no learner is to read it
 _OUTSIDE = "line 1"  # where that is, in the cell that the check runs
@@ -173,10 +173,11 @@ class Judge(Cluster):
 def reference(function: Callable) -> tuple[str, str]:
     """The module and the name by which the ranks find a function of the checks."""
     module, name = function.__module__, function.__qualname__
-    if not module.startswith(f"{CHECKS}.") or vars(sys.modules[module]).get(name) is not function:
+    ours = module.startswith(tuple(f"{home}." for home in HOMES))
+    if not ours or vars(sys.modules[module]).get(name) is not function:
         raise ValueError(
             f"{module}.{name} cannot be found by the ranks: a trial is a function at the top of a "
-            f"module of {CHECKS}"
+            f"module of {' or '.join(HOMES)}"
         )
     return module, name
 

@@ -26,7 +26,7 @@ SINGLE = 1e-4  # relative, of a layer in float32
 _BROKEN = ("raised", "deadlock", "not called by all", "left out by an empty rank")
 _AT_ONCE = "with {count} layers whose backwards begin after all forwards"
 _GIVEN = "x, a weight or a list that it was given"
-SAYS = Page("layer_looks")
+SAYS = Page(__file__, "layer_looks")
 
 
 Gives = Callable[[Seen, str], Sequence[Tensor]]

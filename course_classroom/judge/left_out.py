@@ -16,7 +16,7 @@ from course_classroom.ranks.hangs import Fact
 
 _STARTS = re.compile(r"\basync_op\s*=\s*True\b|\bisend\b|\birecv\b")
 _OTHER_WAITS = re.compile(r"get_future|is_completed|async_op\s*=\s*True\s*\)\s*\.wait")
-_BENCH = "__import__('course_classroom.judge.bench').classroom.checks.bench"
+_BENCH = "__import__('course_classroom.judge.bench').judge.bench"
 _CALLERS = re.compile(r"ranks? ([\d, ]+) calls? ")
 
 

@@ -65,8 +65,9 @@ class Page(Words):
     What several exercises share has a page of findings alone.
     """
 
-    def __init__(self, name: str):
-        self.path = Path(__file__).parent / f"{name}.md"
+    def __init__(self, check: str, name: str):
+        """`check` is the `__file__` of the check whose page this is."""
+        self.path = Path(check).with_name(f"{name}.md")
         head, *sections = re.split(r"^## ", self.path.read_text(encoding="utf-8"), flags=re.M)
         parts = dict(section.split("\n", 1) for section in sections)
         super().__init__(parts.get("Findings", ""))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from course_classroom.progress.log import locked
+from course_lib.files import locked
 
 PATIENCE = 5.0  # seconds for the folder, which each notebook holds for milliseconds
 _SAFE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block

@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_classroom.doctor.gpus import CONTEXT_BYTES, listed
 from course_classroom.leases.claims import Claim, holders
+from course_classroom.leases.smi import CONTEXT_BYTES, listed
 from course_lib.processes.torch_build import gpu_count
 
 

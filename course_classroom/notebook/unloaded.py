@@ -1,4 +1,4 @@
-"""A course page before its first code cell has run: what is not there yet says which cell to run.
+"""A course page before its first code cell has run: what is not there says what to do.
 
 After *Kernel → Restart* nothing is loaded: IPython knows no `%%ranks`, and Python none of the names
 that the cells above have made. A kernel of `make lab` loads this at its start; `%load_ext
@@ -21,6 +21,12 @@ NOT_YET = (
     "below it again, since all variables are gone. The menu Run, Run All Above Selected Cell, does "
     "both."
 )
+MOVED = (
+    "{name} is not in course_lib any more: this notebook is a copy of an older release. "
+    "`.venv/bin/course reset` with its number in a terminal gives you today's and keeps yours as a "
+    "backup; or write `%load_ext course_classroom` in its first cell, and import `check`, `hint` "
+    "and `predict` from `course_classroom.judge`."
+)
 
 
 def load_ipython_extension(shell) -> None:
@@ -29,7 +35,7 @@ def load_ipython_extension(shell) -> None:
     if "RanksMagics" not in shell.magics_manager.registry:
         shell.register_magic_function(_ranks, "line_cell", "ranks")
         shell.register_magic_function(_extra, "line_cell", "extra")
-        shell.set_custom_exc((NameError,), _unknown_name)
+        shell.set_custom_exc((NameError, ModuleNotFoundError), _unknown_name)
     missing_packages.install(shell)
 
 
@@ -42,10 +48,13 @@ def _extra(line: str, cell: str | None = None) -> None:
 
 
 def _unknown_name(shell, kind, error, trace, tb_offset=None) -> None:
-    """Show a NameError as IPython does, or say in its place what is missing on a course's page."""
-    loaded = "RanksMagics" in shell.magics_manager.registry
-    if not loaded and error.name and _page_of_the_course():
-        text = NOT_YET.format(what=error.name)
+    """Show the error as IPython does, or say in its place what is missing on a course's page."""
+    name, text = error.name or "", ""
+    if isinstance(error, ModuleNotFoundError):
+        text = MOVED.format(name=name) if name.startswith("course_lib.") else ""
+    elif name and _page_of_the_course() and "RanksMagics" not in shell.magics_manager.registry:
+        text = NOT_YET.format(what=name)
+    if text:
         error._render_traceback_ = lambda: [f"{kind.__name__}: {text}"]
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 

@@ -1,0 +1,1 @@
+"""How far a learner has come: outcomes of checks, their log, the points of each lesson."""

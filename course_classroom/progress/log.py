@@ -6,16 +6,15 @@ shows the file, `course status` reads it.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+
+from course_lib.files import locked
 
 FILE, MARK = "progress.jsonl", ".course"  # the mark makes a folder somebody's workspace
 PATIENCE = 5.0  # seconds for another notebook that is writing a line
@@ -103,24 +102,6 @@ class Progress:
         with open(self.path, "rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
-
-
-def locked(file, patience: float = 0.0) -> bool:
-    """Whether the lock on an open file is ours now, after a wait for another program up to a bound;
-    a disk that knows no locks says yes."""
-    limit = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= limit:
-                return False
-            time.sleep(0.02)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-            return True
 
 
 _WORDS, _COUNTS = ("exercise", "outcome", "question"), ("points", "number")

@@ -51,9 +51,10 @@ def around(*write: Path | str) -> dict[str, str]:
     and this library, and may write to its own places as well."""
     paths = sysconfig.get_paths()
     python = [sys.prefix, sys.base_prefix, *(paths[n] for n in ("stdlib", "purelib", "platlib"))]
-    ours = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
+    ours = [str(root / name) for name in ("course_lib", "course_classroom", "course_lessons")]
     packages = [place for place in sys.path if place.endswith(("site-packages", "dist-packages"))]
-    read = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *packages, str(ours)]
+    read = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *packages, *ours]
     devices = [f"/dev/{name}" for name in _DEVICES]
     return {PLACES: json.dumps({"read": read, "write": [*map(str, write), *devices]})}
 

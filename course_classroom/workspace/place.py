@@ -18,13 +18,14 @@ from datetime import datetime
 from pathlib import Path
 
 from course_classroom.progress import log as progress
-from course_lib.files import write_whole
+from course_lib.files import locked, write_whole
 
 VARIABLE, HOME = "COURSE_WORK", "course-work"
 ELSEWHERE = f"{VARIABLE}=/another/folder make lab"
 ROOM = 1_000_000  # bytes for the manifest, the locks and some progress
 PATIENCE = 5.0  # seconds for another command that changes the same workspace
-_OURS = ("notebooks", "exercises", "solutions", "course_lib", "tests", "tools", "docs", ".git")
+_OURS = ("notebooks", "exercises", "solutions", "course_lib", "course_classroom", "course_lessons")
+_OURS += ("tests", "tools", "docs", ".git")
 
 
 class Refused(Exception):
@@ -91,7 +92,7 @@ def told(work: Path, needed: int = 0) -> Iterator[None]:
 def alone(work: Path) -> Iterator[None]:
     """No other command changes the copies of this workspace meanwhile."""
     with told(work), open(work / progress.MARK / "change.lock", "a") as file:
-        if not progress.locked(file, PATIENCE):
+        if not locked(file, PATIENCE):
             raise Refused(
                 f"Another command has been changing {work} for {PATIENCE:g} s.",
                 "wait until it has ended, then try again",
@@ -105,7 +106,7 @@ def only_lab(work: Path) -> Iterator[None]:
     with told(work):
         file = open(work / progress.MARK / "lab.lock", "a+", encoding="utf-8")  # noqa: SIM115
     with file:
-        if not progress.locked(file):
+        if not locked(file):
             raise _taken(work, file)
         with suppress(OSError):  # on a full disk the lock holds all the same
             file.truncate(0)

@@ -18,7 +18,7 @@ from traitlets import default
 from course_classroom.notebook.unloaded import EXTENSION
 from course_classroom.workspace.place import Refused
 
-STYLE = Path(__file__).resolve().parents[1] / "jupyter" / "style"
+STYLE = Path(__file__).resolve().parent / "jupyter" / "style"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRIES = 20
 

@@ -1,0 +1,1 @@
+"""Appendix E4: the steps of pipeline stages, drawn."""

@@ -27,7 +27,7 @@ from course_classroom.judge.words import Page
 from course_lessons.lesson_00 import trial
 
 RANKS = 3  # in the question
-WHO, SAYS = Page("lesson_00/who_knows"), Page("lesson_00/mean_over_ranks")
+WHO, SAYS = Page(__file__, "who_knows"), Page(__file__, "mean_over_ranks")
 
 
 def judge_mean(answer: Answer, judge: Judge) -> None:

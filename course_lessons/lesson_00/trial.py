@@ -23,7 +23,7 @@ from course_classroom.judge.judge import Judge
 from course_classroom.judge.looking import near
 from course_classroom.judge.words import Page, Words
 
-SAYS = Page("lesson_01/trial")
+SAYS = Page(__file__, "trial")
 POINT_TO_POINT = {"send", "recv", "barrier"}
 CALLS = ("", " in a second call")  # in words: what is said after where a trial ran
 Shape = Sequence[int]

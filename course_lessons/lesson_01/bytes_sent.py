@@ -14,7 +14,7 @@ from course_lib.ledger import forms
 RANKS = (2, 3, 4, 8)
 B = 600_000 * 4  # float32, in the question
 RIGHT = {n: forms.all_reduce(n, B) for n in RANKS}  # the bytes that one of n ranks sends
-SAYS = Page("lesson_01/ring_bytes")
+SAYS = Page(__file__, "ring_bytes")
 MISREADINGS = (
     ("half of the way", lambda n: RIGHT[n] / 2),
     ("sent and received", lambda n: 2 * RIGHT[n]),

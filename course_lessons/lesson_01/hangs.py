@@ -11,7 +11,7 @@ from course_classroom.judge.finding import Finding
 from course_classroom.judge.thought import Thought
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_01/who_hangs")
+SAYS = Page(__file__, "who_hangs")
 CULPRITS, LISTED_FIRST = {"A": 2, "B": 1, "C": 0}, {"A": 0, "B": 0, "C": 2}
 MISREADINGS = {  # by the case and the rank that was named
     **dict.fromkeys((("A", 0), ("A", 1), ("B", 2)), "the one that waits"),

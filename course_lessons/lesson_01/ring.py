@@ -21,7 +21,7 @@ from course_lessons.lesson_00 import trial
 from course_lessons.lesson_00.trial import Call, told
 from course_lib.layout import cut
 
-SAYS = Page("lesson_01/ring_all_reduce")
+SAYS = Page(__file__, "ring_all_reduce")
 
 
 def judge_ring(answer: Answer, judge: Judge) -> None:

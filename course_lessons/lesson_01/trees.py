@@ -15,7 +15,7 @@ RANKS, STEPS, LEVELS = 64, 2 * 63, 2 * 6  # steps of both rounds, levels up and 
 MEET = "they meet at"
 FIELDS = ("ring 1 kB", "tree 1 kB", "ring 100 MB", "tree 100 MB", MEET)
 
-SAYS = Page("lesson_01/tree_or_ring")
+SAYS = Page(__file__, "tree_or_ring")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from course_lessons.lesson_00.trial import Call, listed, told
 
 _LENGTH = 8  # bytes of a length, an int64
 _FREE = 8  # bytes by which lengths sent another way may differ, for each pair of ranks
-SAYS = Page("lesson_01/all_gather_uneven")
+SAYS = Page(__file__, "all_gather_uneven")
 
 
 def judge_uneven(answer: Answer, judge: Judge) -> None:

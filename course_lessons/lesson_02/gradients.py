@@ -19,7 +19,7 @@ from course_lessons.lesson_00.trial import CALLS, refuse_overwritten, refuse_sec
 from course_lessons.lesson_02 import trial
 from course_lessons.lesson_02.trial import COLUMNS, ROWS, Owed, Product, product
 
-SAYS = Page("lesson_02/cut_gradients")
+SAYS = Page(__file__, "cut_gradients")
 
 
 class Call:

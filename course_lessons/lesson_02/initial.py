@@ -25,7 +25,7 @@ from course_lessons.lesson_02.trial import COLUMNS, ROWS, Owed, called, twice
 from course_lib.layout import span
 from course_lib.memory.watch import Watch
 
-SAYS = Page("lesson_02/sharded_init")
+SAYS = Page(__file__, "sharded_init")
 
 
 class Call:

@@ -87,7 +87,7 @@ RIGHT = {
     for case, layer in LAYERS.items()
     for what, number in (("cut", layer.cut), ("weight", layer.h * layer.f))
 }
-SAYS = Page("lesson_02/mystery_cut")
+SAYS = Page(__file__, "mystery_cut")
 
 
 WEIGHTS = {name: RIGHT[name] for name in FIELDS[1::2]}

@@ -23,7 +23,7 @@ from course_lessons.lesson_02.trial import ROWS, STEPS, Owed, Product, product
 
 LR = 0.0625  # of the first step; each takes half of the last one's
 NARROW = 1e-2  # relative: what a sum of numbers of 16 bits may be off
-SAYS = Page("lesson_02/row_step")
+SAYS = Page(__file__, "row_step")
 _HALF = "The loss is half the sum of the squares of Y − target: then dY is Y − target."
 
 

@@ -18,7 +18,7 @@ SUMMED = ("columns: all-reduced", "rows: all-reduced")
 BYTES = ("columns: bytes", "rows: bytes")
 FIELDS = HELD + SUMMED + BYTES
 
-SAYS = Page("lesson_02/seven_by_five")
+SAYS = Page(__file__, "seven_by_five")
 
 
 def _held(

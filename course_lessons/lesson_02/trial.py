@@ -25,7 +25,7 @@ from course_lessons.lesson_00.trial import CALLS, alive, spoilt, told
 from course_lib.layout import cut, span
 from course_lib.ledger import forms
 
-SAYS = Page("lesson_02/trial")
+SAYS = Page(__file__, "trial")
 COLUMNS, ROWS = "columns", "rows"
 STEPS = 3
 Sizes = Sequence[int]  # b, h and f

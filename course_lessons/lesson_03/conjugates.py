@@ -31,7 +31,7 @@ from course_lessons.lesson_03.trial import FACTOR, STEPS, Shape, nearly, numbers
 from course_lib.layout import span
 from course_lib.ledger import forms
 
-SAYS = Page("lesson_03/conjugates")
+SAYS = Page(__file__, "conjugates")
 
 
 class Trial:

@@ -32,7 +32,7 @@ from course_lessons.lesson_03.trial import (
 )
 from course_lib.ledger import forms
 
-SAYS = Page("lesson_03/gather_from")
+SAYS = Page(__file__, "gather_from")
 SHAPE = [7, 9, 8]  # of the whole, but for the dim that is joined
 REPLICATED, SHARDED = "replicated", "sharded"
 WEIGHTS = {REPLICATED: "v", SHARDED: "w"}  # the name of what the gathered tensor is multiplied with

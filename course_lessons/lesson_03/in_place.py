@@ -11,7 +11,7 @@ from collections.abc import Callable
 from course_classroom.judge.thought import Thought, held_against, named
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_03/in_place_gradients")
+SAYS = Page(__file__, "in_place_gradients")
 INPUTS = {"exp": (math.log(2), math.log(3)), "relu": (-1.0, 2.0), "square": (3.0, 5.0)}
 COMING, FACTOR = (2.0, 3.0), 5.0  # "beside": the gradient that comes on each rank, u's factor
 GRAPHS = ("exp", "relu", "square", "beside")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from course_classroom.judge.thought import Thought, held_against, named
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_03/plain_all_reduce")
+SAYS = Page(__file__, "plain_all_reduce")
 A, C = (1.0, 3.0), (8.0, 16.0)  # graph A: L = c · a / S on each rank, S = the sum of both a
 X, W = (2.0, 3.0), (1.0, 2.0)  # graph B: y = the sum of x · w, L = y² / 2
 RANKS = (0, 1)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from course_classroom.judge.thought import Thought, held_against, named
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_03/right_gather")
+SAYS = Page(__file__, "right_gather")
 X = (3.0, 5.0)  # the pieces of rank 0 and rank 1, a number each
 W = ((1.0, 2.0), (3.0, -1.0))  # W[rank]: that rank's own weights
 GRAPHS = ("A", "B", "C", "D")

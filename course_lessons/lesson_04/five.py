@@ -16,7 +16,7 @@ from course_classroom.judge.looking import ITEM, THREE, TWO
 from course_classroom.judge.words import Page
 from course_lib.ledger import forms
 
-SAYS = Page("lesson_04/five_to_two")
+SAYS = Page(__file__, "five_to_two")
 ONE = {"all_reduce": 1}
 HALVES = {"reduce_scatter", "all_gather"}
 

@@ -24,7 +24,7 @@ from course_lib.collectives.call import Group
 from course_lib.layout import cut, span
 from course_lib.tensor_parallel.conjugates import copy, reduce
 
-SAYS = Page("lesson_04/fuse_gate_up")
+SAYS = Page(__file__, "fuse_gate_up")
 STEPS, RATE = 2, 0.01
 _NO_ROWS = ("raised", "not returned everywhere", "wrong numbers")
 Held = list[int]  # a rank's rows: of gate's f, then of up's

@@ -9,7 +9,7 @@ from itertools import product
 from course_classroom.judge.thought import Thought, close, compare, named
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_04/gelu_counterexample")
+SAYS = Page(__file__, "gelu_counterexample")
 PAIR = ("a", "b")
 VALUES = ("GELU(a) + GELU(b)", "GELU(a + b)", "ReLU(a) + ReLU(b)", "ReLU(a + b)")
 Bend = Callable[[float], float]

@@ -9,7 +9,7 @@ from course_classroom.judge.thought import Thought, held_against, named
 from course_classroom.judge.words import Page
 from course_lib.ledger import forms
 
-SAYS = Page("lesson_04/tp_pays")
+SAYS = Page(__file__, "tp_pays")
 N, ITEM = 8, 2  # ranks; bytes of an element
 TOKENS, RATE = 2048, 200e12  # b·s; FLOP per second of one rank
 LINKS = {"NVLink": (4e-6, 300e9), "InfiniBand": (30e-6, 25e9)}  # α in s, bytes per second

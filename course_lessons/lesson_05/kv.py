@@ -32,7 +32,7 @@ SHARED = [(5, 1, 3), (3, 1, 2), (4, 2, 4), (6, 2, 4), (14, 2, 6), (8, 2, 6)]
 REAL = SHARED[:2]  # carried out on ranks; the rest is played by one process
 POSSIBLE = [*SHARED, (6, 3, 3), (9, 3, 2), (14, 7, 3), (8, 4, 3), (4, 2, 1)]
 IMPOSSIBLE = [(6, 2, 3), (6, 3, 4), (6, 2, 5), (9, 3, 5)]
-SAYS = Page("lesson_05/kv_heads_on_ranks")
+SAYS = Page(__file__, "kv_heads_on_ranks")
 
 
 def plans(function: Callable, group: Group, cases: list[Case]) -> list[dict]:

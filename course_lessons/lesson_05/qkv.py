@@ -24,7 +24,7 @@ from course_lib.layout import kv_heads, span
 from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
 
 Rows = list[int]
-SAYS = Page("lesson_05/shard_qkv")
+SAYS = Page(__file__, "shard_qkv")
 
 
 class Case:

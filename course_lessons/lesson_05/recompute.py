@@ -26,7 +26,7 @@ from course_lib.memory.watch import Watch
 from course_lib.tensor_parallel.conjugates import copy, reduce
 
 HIDDEN, RATE = 7, 0.3
-SAYS = Page("lesson_05/recompute_dropout")
+SAYS = Page(__file__, "recompute_dropout")
 Wrong = tuple[str, dict]  # an entry, "" where all is right, and what its words are filled in with
 
 

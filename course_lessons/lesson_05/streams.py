@@ -32,7 +32,7 @@ PAIRS = [(0, tp) for tp in range(MOST + 1)] + [(dp, 0) for dp in range(1, MOST +
 PAIRS += [pair for few in range(1, 10) for pair in ((few, few), (few, MOST), (MOST, few))]
 PAIRS += [(a, 10 * b) for a in range(1, 10) for b in range(1, 10)]
 COMMON = [(0, 0), (0, 1), (2, 0), (0, MOST), (1, MOST), (MOST, MOST)]
-SAYS = Page("lesson_05/dropout_streams")
+SAYS = Page(__file__, "dropout_streams")
 
 
 class Stumble(Exception):

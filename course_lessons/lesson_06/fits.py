@@ -12,7 +12,7 @@ from course_classroom.judge.words import Page
 N, S, H, LAYERS, ITEM, ROOM = 8, 4096, 6144, 48, 2, 40e9  # ranks, tokens, hidden; bytes
 PLANS = ("tokens replicated", "X kept", "X gathered again")
 SENT, HELD, FITS = ([f"{what}, {plan}" for plan in PLANS] for what in ("sent", "kept", "sequences"))
-SAYS = Page("lesson_06/which_fits")
+SAYS = Page(__file__, "which_fits")
 
 
 @dataclass(frozen=True)

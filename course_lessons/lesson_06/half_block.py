@@ -20,7 +20,7 @@ PAIR = {"all_gather": 1, "reduce_scatter": 1}
 AGAIN = {"all_gather": 2, "reduce_scatter": 1}
 SUMS = {"all_reduce", "reduce_scatter"}
 EPSILON = 1e-5
-SAYS = Page("lesson_06/sequence_mlp")
+SAYS = Page(__file__, "sequence_mlp")
 
 
 def norm(x: Tensor, weight: Tensor, epsilon: float = EPSILON) -> Tensor:

@@ -22,7 +22,7 @@ from course_lib.layout import cut
 from course_lib.ledger import forms
 
 STEPS, RATE, BATCH = 3, 0.002, 8
-SAYS = Page("lesson_06/pay_sums")
+SAYS = Page(__file__, "pay_sums")
 ASK = {  # the partial sums, and what to ask where one was left as it was
     "positions": "a debt left #1",
     "norm.weight": "a debt left #2",

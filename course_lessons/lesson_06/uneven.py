@@ -16,7 +16,7 @@ from course_lessons.lesson_06.half_block import times
 from course_lib.layout import cut, span
 from course_lib.ledger import forms
 
-SAYS = Page("lesson_06/uneven_loss")
+SAYS = Page(__file__, "uneven_loss")
 
 
 def mean_square(x: Tensor, table: Tensor, target: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from course_lessons.lesson_07.ideas import FILLS, Parts, of_the_gradient, of_the
 from course_lessons.lesson_07.looks import TWO_SAYS, judged, judged_two
 from course_lessons.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, Case
 
-SAYS, SMOOTHED = Page("lesson_07/by_hand"), Page("lesson_07/smoothed_loss")
+SAYS, SMOOTHED = Page(__file__, "by_hand"), Page(__file__, "smoothed_loss")
 # On which ranks, and what of a plan is not as usual.
 CASES = (
     (THREE, {}),
@@ -193,15 +193,15 @@ def smoothed_gradients(case: Case) -> Iterator[Idea]:
 
 
 CUT_LOSS = Exercise(
-    judge=judged(CASES, (), 3, of_the_loss, of_the_gradient), **Page("lesson_07/cut_loss").about
+    judge=judged(CASES, (), 3, of_the_loss, of_the_gradient), **Page(__file__, "cut_loss").about
 )
 IGNORED_LOSS = Exercise(
     judge=judged(IGNORED_CASES, ("ignore",), 3, ignored_losses, ignored_gradients),
-    **Page("lesson_07/ignored_loss").about,
+    **Page(__file__, "ignored_loss").about,
 )
 PADDED_LOSS = Exercise(
     judge=judged(PADDED_CASES, ("words",), 3, padded_losses, padded_gradients),
-    **Page("lesson_07/padded_loss").about,
+    **Page(__file__, "padded_loss").about,
 )
 SMOOTHED_LOSS = Exercise(
     judge=judged(SMOOTHED_CASES, ("words", "smoothing"), 4, smoothed_losses, smoothed_gradients),

@@ -19,7 +19,7 @@ from course_lessons.lesson_07.trial import PLAIN, Case
 FILLS = (-1e2, -1e3, -1e4, -65504.0)  # float16's lowest among them
 EDGES = ((0, 1), (1, 0), (1, 1))  # how far the ends of a shard's local indices are off
 
-SAYS = Page("lesson_07/ideas")
+SAYS = Page(__file__, "ideas")
 
 
 class Parts:

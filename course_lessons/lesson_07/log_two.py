@@ -17,7 +17,7 @@ PADDING, ADDS_UP = "padding, too high by", "softmax of a rank adds up to"
 DENSE, RANK_0, RANK_1 = "target, one process", "target, rank 0", "target, rank 1"
 FIELDS = (START, THEN, EIGHT, PADDING, ADDS_UP, DENSE, RANK_0, RANK_1)
 
-SAYS = Page("lesson_07/log_two")
+SAYS = Page(__file__, "log_two")
 
 
 def _losses(ln=log, start: float = 2 * WORDS, more: float = 2, eight: float = 8) -> dict:

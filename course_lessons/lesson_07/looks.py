@@ -38,7 +38,7 @@ WHERE = {
     SILENT: ", where all of one rank's logits are -inf, and some tokens' about -100,000",
 }
 KEPT = 9  # numbers a token that may be kept beside a shard of logits
-SAYS, TWO_SAYS = Page("lesson_07/looks"), Page("lesson_07/two_collectives")
+SAYS, TWO_SAYS = Page(__file__, "looks"), Page(__file__, "two_collectives")
 Ideas = Callable[[Case], Iterable[Idea]]
 Cases = Sequence[tuple[list[int], Mapping]]  # ranks, and fields of a plan
 SIZES = (19, 23, 25, 29, 31)  # of a vocabulary: no shards of it are equal

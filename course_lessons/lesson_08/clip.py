@@ -34,7 +34,7 @@ TIED = ("tokens.weight", "head.weight")
 EXACT, ROUGHLY = 1e-9, 1e-5
 ALONE = ", with gradients of no model, where rank 2 has empty shards"
 EDGES = ", with gradients of no model, where every one is replicated, and then every one a shard"
-SAYS = Page("lesson_08/clip_as_one")
+SAYS = Page(__file__, "clip_as_one")
 
 
 def train(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:

@@ -15,7 +15,7 @@ RIGHT = {
     "b": RANK % TP,
     **{"c": DP, "d": TP, "e": DP, "f": DP, "g": ALL, "h": TP, "i": 1, "j": DP, "k": ALL},
 }
-SAYS = Page("lesson_08/which_group")
+SAYS = Page(__file__, "which_group")
 _IDEAS = (
     ("the mesh turned over", {"a": RANK // DP * DP, "b": RANK % DP}),
     ("the mesh turned over", {"a": RANK % TP, "b": RANK // TP * TP}),

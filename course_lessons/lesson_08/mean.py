@@ -25,7 +25,7 @@ WORDS, WIDE, MICRO = 17, 15, 4  # no two sizes are equal: of ranks, rows, tokens
 CLOSE, ROUGHLY, HALF = 1e-9, 1e-6, 5e-3  # relative to the largest number; float32; bfloat16
 GRADIENTS = looking.ITEM * WORDS * (2 * WIDE + 1)  # bytes
 SLACK = looking.ITEM * 16  # bytes beside the gradients: sums and counts
-SAYS = Page("lesson_08/token_mean_step")
+SAYS = Page(__file__, "token_mean_step")
 Batch = tuple[Tensor, Tensor]
 
 

@@ -33,7 +33,7 @@ CASES = [
     *(("Llama", 1, 4), ("Llama", 4, 2), ("Llama", 2, 1)),
     *(("GPT-2", 2, 3), ("Llama", 3, 2), ("Llama", 2, 2), ("GPT-2", 1, 1)),
 ]
-SAYS = Page("lesson_08/reshard")
+SAYS = Page(__file__, "reshard")
 
 
 def state_of(config: Config, seed: int) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ GROUPS = (
 )
 DECAYED, PLAIN = 1, 2
 PADDING, FROZEN = -2, -1  # owners that are no group
-SAYS = Page("lesson_09/shard_groups")
+SAYS = Page(__file__, "shard_groups")
 
 
 def drawn(seed: int) -> list[Tensor]:

@@ -26,7 +26,7 @@ from course_lib.memory.settled import wait_until_settled
 
 STEPS, RATE, MOMENTUM = 6, 2e-4, 0.9
 SLACK = 16  # numbers of 8 bytes beside the two messages: a count
-SAYS = Page("lesson_09/master_step")
+SAYS = Page(__file__, "master_step")
 READINGS = ("right", "gradients not summed", "a sum for a mean", "divided twice")
 READINGS += ("the master copy forgets #1", "the master copy forgets #2", "gradients added up")
 READINGS += ("another shard",)

@@ -25,7 +25,7 @@ from course_lib.layout import flat
 
 Question = tuple[list[int], int, int]  # lengths, n, rank
 Pieces = list[tuple[int, int, int, int]]  # index, start, stop, at
-SAYS = Page("lesson_09/pieces_of")
+SAYS = Page(__file__, "pieces_of")
 # A piece as it would be told of a parameter that begins at s of the bucket.
 MISTOLD = {
     "counted from the bucket": [

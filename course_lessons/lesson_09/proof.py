@@ -26,7 +26,7 @@ from course_lib.collectives import all_gather, all_reduce
 from course_lib.collectives.call import Group
 from course_lib.layout import flat
 
-SAYS = Page("lesson_09/is_sharded")
+SAYS = Page(__file__, "is_sharded")
 # What to say where a kind of box passes that should not. The first that fits counts: put first what
 # explains most.
 PASSED = {

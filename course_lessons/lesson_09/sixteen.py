@@ -17,7 +17,7 @@ EACH, STAGE_0, STAGE_1 = "bytes a parameter", "stage 0", "stage 1"
 SINGLE, BEFORE, MOMENTUM = "stage 1, float32", "before the update", "momentum"
 SENT_0, SENT_1, LAST = "sent at stage 0", "sent at stage 1", "the last rank's moments"
 FIELDS = (EACH, STAGE_0, STAGE_1, SINGLE, BEFORE, MOMENTUM, SENT_0, SENT_1, LAST)
-SAYS = Page("lesson_09/sixteen_bytes")
+SAYS = Page(__file__, "sixteen_bytes")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ BIG, SMALL, LARGEST = 2048.0, 2.0**-20, 0.5  # gradients in the question
 MANY, RANKS, MICRO = 64, 8, 4
 SCALE, OVERFLOWS = 2.0**16, 5
 POWERS = "abcefgi"
-SAYS = Page("lesson_10/where_to_divide")
+SAYS = Page(__file__, "where_to_divide")
 IDEAS = {
     "the last that fits": {"a": 16},
     "just above the end #1": {"a": 64},

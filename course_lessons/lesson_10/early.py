@@ -25,7 +25,7 @@ LATE, WIDE = 2, 5  # the place in the list of the layer that runs first; one wit
 ROOM = 7  # buckets beside the shards: one fills, its gradients, two on their way and arriving
 WHOLE = {"all_reduce", "all_gather"}
 HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")  # where torch keeps a parameter's
-SAYS = words.Page("lesson_10/reduce_early")
+SAYS = words.Page(__file__, "reduce_early")
 Buckets = list[list[Tensor]]
 
 

@@ -28,7 +28,7 @@ STEPS += (("NaN", 3.0, 1.0), ("good", 1.2, 1.0), ("good", 0.7, 1e-5))
 SIZES = {3: ((5, 3), (0,), (4, 2)), 2: ((5, 3), (6, 2))}
 ONE, CLOSE, LOOSE = 1e-6, 1e-8, 1e-5  # of a factor, maybe a float32; from element to element
 FEW = 4 * 8  # bytes: a norm, a flag and some more
-SAYS = words.Page("lesson_10/agreed_step")
+SAYS = words.Page(__file__, "agreed_step")
 
 
 class Step(NamedTuple):

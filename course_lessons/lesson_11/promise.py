@@ -20,7 +20,7 @@ from course_lib.memory.watch import Watch
 
 STEPS, RATE = 3, 0.1  # in the third step there is another stack at the same time
 SENT = {"all_gather", "reduce_scatter"}  # in a backward
-SAYS = words.Page("lesson_11/promise")
+SAYS = words.Page(__file__, "promise")
 
 
 class Dense:

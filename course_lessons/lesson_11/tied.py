@@ -18,7 +18,7 @@ from course_lib import zero
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
-SAYS = words.Page("lesson_11/tied_head")
+SAYS = words.Page(__file__, "tied_head")
 STEPS, RATE, BLOCKS = 3, 0.05, 2
 PROMISED = "gathered only while its unit runs"  # the library's words
 

@@ -55,7 +55,7 @@ class Model:
 
 
 RIGHT = Model()
-SAYS = Page("lesson_11/choose_unit")
+SAYS = Page(__file__, "choose_unit")
 IDEAS = {
     "shards not cut": {"share": 1.0},
     "shards forgotten": {"with_shards": False},

@@ -54,7 +54,7 @@ class Model:
 
 
 RIGHT = Model()
-SAYS = Page("lesson_12/eighteen")
+SAYS = Page(__file__, "eighteen")
 IDEAS = {
     "a part of the update": {"update": 12},
     "a gradient in 16 bits": {"update": 14},

@@ -24,7 +24,7 @@ MACHINES = (
     (8, 0, 8), (16, 1, 2), (8, 2, 4), (64, 3, 64), (16, 4, 4), (32, 5, 8), (8, 6, 8), (64, 7, 32),
     (1, 4, 1), (4, None, 0),
 )  # fmt: skip
-SAYS = words.Page("lesson_12/walk_ladder")
+SAYS = words.Page(__file__, "walk_ladder")
 
 
 def measured(seed: int, group: dist.ProcessGroup, known: dict[str, int]) -> Needs:

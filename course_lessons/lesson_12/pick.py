@@ -22,7 +22,7 @@ from course_lib.collectives import all_gather
 from course_lib.gpt import Config
 
 SMALL = 2048  # bytes: a few flags, and not a model
-SAYS = words.Page("lesson_12/pick_stage")
+SAYS = words.Page(__file__, "pick_stage")
 FORM = {
     "input changed": lambda one: one["changed"],
     "not one of the settings": lambda one: one["chosen"] == "strange",

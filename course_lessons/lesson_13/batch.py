@@ -24,7 +24,7 @@ from course_lessons.lesson_13 import triple
 from course_lessons.lesson_13.triple import MICRO, TIMES, TRAIN, TRIPLE, Sizes
 from course_lib.collectives.call import Group
 
-SAYS = Page("lesson_13/fill_batch")
+SAYS = Page(__file__, "fill_batch")
 
 EACH = 8  # cases of a kind
 NAMED = [names for count in (1, 2, 3) for names in combinations(TRIPLE, count)]

@@ -17,7 +17,7 @@ from course_lessons.lesson_13 import fsdp_trial as trial
 from course_lessons.lesson_13.words import AWAY, REDUCED, Words, drawn, words
 from course_lib.peers.deepspeed_config.auto import ZERO
 
-SAYS = Page("lesson_13/in_fsdp2")
+SAYS = Page(__file__, "in_fsdp2")
 
 FEW = 4  # configs on two ranks: stages and types, after all of them on three
 PARAM, STATES = AWAY

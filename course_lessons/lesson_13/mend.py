@@ -26,7 +26,7 @@ from course_lessons.lesson_13.triple import TIMES, TRIPLE, Sizes, filled
 from course_lib.collectives.call import Group
 from course_lib.peers.deepspeed_config.auto import SIZES, TOTAL, WARMUP, ZERO, leaves
 
-SAYS = Page("lesson_13/mend_config")
+SAYS = Page(__file__, "mend_config")
 
 FRESH = 3  # draws beside the printed one
 MOST = 20_000  # characters; the longest config here has a few hundred

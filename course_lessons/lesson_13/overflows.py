@@ -21,7 +21,7 @@ from course_lessons.lesson_13 import logs
 from course_lessons.lesson_13.logs import Log
 from course_lib.peers.deepspeed_config.overflow_log import DIVERGED, LOOKING, NOT_FOUND, SETTLED
 
-SAYS = Page("lesson_13/read_log")
+SAYS = Page(__file__, "read_log")
 SHOWN = 4  # lines of a log in a message
 LOST = "lost"  # the word for an end of either kind
 

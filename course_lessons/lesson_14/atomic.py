@@ -21,7 +21,7 @@ from course_classroom.ranks import agreement
 from course_lessons.lesson_14 import disk
 from course_lessons.lesson_14.disk import Crash, Op, Tree, inside, parent
 
-SAYS = Page("lesson_14/atomic_save")
+SAYS = Page(__file__, "atomic_save")
 NAME, OLDER, LATEST = "step-000009", ["step-000003", "step-000006"], "latest"
 
 

@@ -22,7 +22,7 @@ from course_lessons.lesson_14 import old_ranks
 from course_lessons.lesson_14.old_ranks import BATCH, KINDS, MASTER, PADDING, Run
 from course_lib.collectives.call import Group
 
-SAYS = Page("lesson_14/from_old_ranks")
+SAYS = Page(__file__, "from_old_ranks")
 STEP, NEXT = "step", "next"
 KEYS = (*KINDS, STEP, NEXT)
 # The old world, the new ranks, and whether the last of them holds no bias.

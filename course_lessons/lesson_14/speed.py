@@ -16,7 +16,7 @@ from course_classroom.judge.frame import Exercise
 from course_classroom.judge.judge import Judge
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_14/streamed_speed")
+SAYS = Page(__file__, "streamed_speed")
 COUNT = 10
 
 

@@ -30,7 +30,7 @@ from course_lessons.lesson_14.stock_trial import (
     Small,
 )
 
-SAYS = Page("lesson_14/take_stock")
+SAYS = Page(__file__, "take_stock")
 
 
 class Trial(NamedTuple):

@@ -26,7 +26,7 @@ from course_classroom.ranks import agreement
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 
-SAYS = Page("lesson_14/generate_together")
+SAYS = Page(__file__, "generate_together")
 
 SMALL = 64  # bytes that a rank may send beside the forwards, for each of them
 

@@ -21,7 +21,7 @@ from course_lessons.lesson_15.cheapest_ways import (
     ways,
 )
 
-SAYS = Page("lesson_15/cheapest_plan")
+SAYS = Page(__file__, "cheapest_plan")
 
 CHOICE, DAYS, COST = KEYS = ("choice", "days", "cost")
 AT_THE_BORDER = 2  # the number of the case whose plan just fits and is just in time

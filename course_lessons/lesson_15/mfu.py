@@ -16,7 +16,7 @@ from course_classroom.judge.frame import Exercise
 from course_classroom.judge.judge import Judge
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_15/mfu_of_log")
+SAYS = Page(__file__, "mfu_of_log")
 
 SECONDS, TOKENS, MFU, HFU = KEYS = ("seconds", "tokens/s", "mfu", "hfu")
 QUICK = 4  # the case whose first iteration is no slower than the others

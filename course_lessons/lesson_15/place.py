@@ -16,7 +16,7 @@ from course_classroom.judge.frame import Exercise
 from course_classroom.judge.judge import Judge
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_15/place_ranks")
+SAYS = Page(__file__, "place_ranks")
 
 RANKS, SENT = KEYS = ("ranks", "sent")
 Place = Sequence[tuple[int, int]]  # (dp, tp) of each rank

@@ -12,7 +12,7 @@ from course_classroom.judge.finding import Finding
 from course_classroom.judge.thought import Mistake, Thought, close, compare
 from course_classroom.judge.words import Page
 
-SAYS = Page("lesson_15/changes_sides")
+SAYS = Page(__file__, "changes_sides")
 
 H, TP, DP, TOKENS, ITEM = 4096, 8, 16, 8192, 2  # width; ranks; tokens of a micro-batch; bytes
 FIELDS = (

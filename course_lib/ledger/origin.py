@@ -29,9 +29,12 @@ ISSUERS = {
     "/deepspeed/": "DeepSpeed",
 }
 TORCH = os.path.dirname(torch.__file__) + os.sep
-HOUSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# The library and what stands on top of it: none of their lines is one that a reader wrote.
+HOUSE = (LIBRARY + os.sep, *(f"{os.path.dirname(LIBRARY)}{os.sep}{name}{os.sep}"
+                             for name in ("course_classroom", "course_lessons")))  # fmt: skip
 LEDGER = os.path.dirname(os.path.abspath(__file__)) + os.sep
-VERBS = HOUSE + "collectives" + os.sep
+VERBS = os.path.join(LIBRARY, "collectives") + os.sep
 
 
 class Origin(NamedTuple):
@@ -121,7 +124,7 @@ def _line(frame: FrameType) -> str:
 @lru_cache(maxsize=4096)
 def _is_readers(path: str) -> bool:
     """Whether a file is neither Python's, nor an installed package's, nor the course's."""
-    if path.startswith(("<frozen", "<eval_with_key>", TORCH, HOUSE)):
+    if path.startswith(("<frozen", "<eval_with_key>", TORCH, *HOUSE)):
         return False
     folders = path.replace(os.sep, "/").split("/")
     if "site-packages" in folders or "dist-packages" in folders:

@@ -1,10 +1,11 @@
 """`python -m course_lib.train`, under torchrun, srun or alone: the program, its bar, its picture.
 
-The only file of the library that draws: it is a program's top, and nothing imports it. Lesson 12.
+The picture is drawn by course_classroom, where that is installed. Lesson 12.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from course_lib.train.meeting import behind
 from course_lib.train.options import Options
 from course_lib.train.report import Lines, Progress, Show, Unbroken, clock
 from course_lib.train.stop import Stop
+
+PICTURE = "course_classroom.figures.run_summary"  # by name: the library does without it
 
 
 def train(options: Options, me: ranks.Me, stop: Stop) -> None:
@@ -84,8 +87,7 @@ def draw(done: dict) -> str | None:
     """run.png beside the curve; a word and no failure where it cannot be drawn."""
     picture = Path(done["out"]) / "run.png"
     try:
-        from course_classroom.figures.run_summary import run_summary
-
+        run_summary = importlib.import_module(PICTURE).run_summary
         points = [(p.step, p.loss) for p in curve.read(Path(done["curve"]))]
         run_summary(points, done["validation"], done["ranks"]).save(picture)
         return str(picture)

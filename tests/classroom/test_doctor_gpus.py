@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from course_classroom.doctor import gpus, torch_build
-from course_classroom.doctor.finding import Answer, Finding
+from course_classroom.doctor.finding import Finding
 from course_classroom.doctor.torch_build import Torch, trouble
+from course_classroom.leases.smi import Answer
 
 FOUR = """\
 0, GPU-aa, NVIDIA H100 80GB HBM3, 81559, 1, 580.65.06, Default, Disabled

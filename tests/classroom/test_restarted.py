@@ -79,6 +79,14 @@ def test_before_the_first_cell_and_after_a_restart_it_says_which_cell_to_run(ker
     assert run("hint()") == ("error", "name 'hint' is not defined"), "no page of the course"
 
 
+def test_a_copy_of_an_older_release_is_told_what_to_load(run):
+    for cell in ("%load_ext course_lib.classroom", "from course_lib.classroom.checks import check"):
+        status, said = run(cell)
+        assert status == "error" and "`%load_ext course_classroom`" in said and len(said) < 500
+        assert said.startswith("course_lib.classroom is not in course_lib any more: this notebook")
+    assert run("import no_such_package") == ("error", "No module named 'no_such_package'")
+
+
 def test_the_real_one_takes_its_place_and_keeps_it(run):
     assert run(PRESENT) == ("ok", "False")
     assert run("%load_ext course_classroom") == ("ok", "")

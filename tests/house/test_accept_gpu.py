@@ -142,9 +142,9 @@ def test_a_run_in_which_nothing_passed_is_no_success(course: Place) -> None:
 
 def with_commands(course: Place, program: str) -> None:
     """Make this program the `course` of the small course."""
-    (course.root / "course_lib").mkdir()
-    (course.root / "course_lib" / "__init__.py").touch()
-    (course.root / "course_lib" / "cli.py").write_text(program)
+    (course.root / "course_classroom").mkdir()
+    (course.root / "course_classroom" / "__init__.py").touch()
+    (course.root / "course_classroom" / "cli.py").write_text(program)
 
 
 TRAIN = """

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRETENDED = """
 import torch
 from contextlib import nullcontext
-from tests import devices
+from tests.support import devices
 torch.cuda.is_available = lambda: True
 devices.default = lambda device: nullcontext()
 devices.made = lambda: 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.estimate.time.presets import preset
+from tests.support.commands import python
 from tools.accept_gpu import one_gpu
 from tools.accept_gpu.sizes import BY_MEMORY, TINY
 from tools.accept_gpu.training import LAYOUTS
@@ -88,7 +89,7 @@ def test_each_page_names_the_other_two(page):
 # ---- glossary -----------------------------------------------------------------------------------
 
 SOURCES = {
-    "in this course": ("course_lib", ("",)),
+    "in this course": ("course_lib course_classroom course_lessons", ("",)),
     "DTensor, torch": ("torch", ("distributed", "utils/checkpoint.py", "nn/parallel", "amp",
                                  "_inductor/config.py", "_tensor.py", "_C/__init__.pyi.in")),
     "Megatron-LM": ("megatron", ("core",)),
@@ -138,8 +139,8 @@ def test_the_glossary_has_its_rows():
 
 @pytest.mark.parametrize("column", SOURCES)
 def test_every_name_of_the_glossary_is_one_of_the_library(column):
-    package, parts = SOURCES[column]
-    known = words_in(package, parts) | ELSEWHERE
+    packages, parts = SOURCES[column]
+    known = ELSEWHERE.union(*(words_in(package, parts) for package in packages.split()))
     missing = {}
     for head, *rows in tables(text_of("glossary.md")):
         if column in head:
@@ -229,3 +230,24 @@ def test_the_numbers_that_decide():
         )
     assert f"needs {round(rate / 50e9, -2):,.0f} tokens" in text
     assert f"with 450 GB/s, {rate / 450e9:.0f}" in text
+
+
+# ---- for contributors ---------------------------------------------------------------------------
+
+
+def test_the_example_of_a_test_runs(tmp_path):
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "test_example.py").write_text(code)
+    done = python("-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", tmp_path)
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("package", ["course_lib", "course_classroom", "course_lessons"])
+def test_each_file_that_the_readme_of_a_package_names_is_there(package):
+    page = (ROOT / package / "README.md").read_text()
+    names = [name for name in re.findall(r"`([\w/]+(?:/|\.py|\.md))`", page) if "NAME" not in name]
+    assert len(names) >= 3
+    for name in names:
+        places = (ROOT / name, ROOT / package / name)
+        assert any(p.exists() for p in places) or any((ROOT / package).rglob(name)), name

@@ -9,7 +9,9 @@ from collections import Counter
 
 import pytest
 
-from tests.mutants.__main__ import MUTANTS, ROOT, main
+from tests.mutants import MUTANTS
+from tests.mutants.__main__ import main
+from tests.support.commands import ROOT
 from tests.support.mutation import Mutant, run_all
 
 TRAPS = [f"T{number}" for number in range(1, 37)]
@@ -45,9 +47,10 @@ def test_every_test_that_a_mutant_names_is_there_with_its_parameters():
 
 @pytest.fixture
 def toy(tmp_path):
-    (tmp_path / "tests").mkdir()
+    support = tmp_path / "tests" / "support"
+    support.mkdir(parents=True)
     (tmp_path / "course_lib").mkdir()
-    (tmp_path / "tests" / "outcomes.py").write_text((ROOT / "tests" / "outcomes.py").read_text())
+    (support / "outcomes.py").write_text((ROOT / "tests/support/outcomes.py").read_text())
     (tmp_path / "course_lib" / "__init__.py").write_text("")
     (tmp_path / "course_lib" / "sums.py").write_text(
         textwrap.dedent(

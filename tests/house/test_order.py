@@ -16,43 +16,24 @@ from tests.support.commands import ROOT, python
 
 LIBRARY = ROOT / "course_lib"
 
-# In the order of the lessons; within a lesson, in that in which they are read.
-ORDER = [
-    "ranks",
-    "files",
-    "meta",
-    "prepared",
-    "collectives",
-    "dispatch",
-    "ledger",
-    "memory",
-    "layout",
-    "gpt",
-    "tensor_parallel",
-    "data",
-    "norms",
-    "generate",
-    "pretrained",
-    "step",
-    "zero",
-    "estimate",
-    "checkpoint",
-    "train",
-    "deepspeed_config",
-    "launchers",
-    "ways",
-    "inference",
-    "nodes",
-    "dry",
-    "plan",
-    "quantization",
-    "axes",
-    "figures",
-    "classroom",
-    "cli",
-]
-# No lesson derives these; they may import the rest, and nothing before them imports them.
-BESIDE = ["figures", "classroom", "cli"]
+# The three packages, each on top of the one before, and the floors of each. Those of course_lib are
+# in the order of the lessons; within a lesson, in that in which they are read.
+ORDER = {
+    "course_lib": [
+        *("ranks", "files", "meta", "processes", "collectives", "ledger", "memory", "layout"),
+        *("gpt", "tensor_parallel", "data", "norms", "generate", "pretrained", "step", "zero"),
+        *("estimate", "checkpoint", "train", "peers", "inference", "dry", "plan", "extras"),
+    ],
+    "course_classroom": [
+        *("figures", "leases", "ranks", "progress", "judge", "notebook", "workspace", "grading"),
+        *("doctor", "cli"),
+    ],
+    "course_lessons": [*(f"lesson_{number:02}" for number in range(16)), "appendix_e4"],
+}
+PACKAGES = [ROOT / name for name in ORDER]
+FLOORS = [f"{package}.{name}" for package, names in ORDER.items() for name in names]
+# What `%load_ext course_classroom` finds; it imports the notebook's side only when it is called.
+MAGICS = "course_classroom"
 LONGEST = 300
 # What a person who only wants the library never meets.
 HEAVY = ["matplotlib", "IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbformat"]
@@ -61,12 +42,13 @@ HEAVY += ["nbgrader", "deepspeed", "transformers", "typer", "rich", "pandas", "z
 KERNELS = "course_lib.tensor_parallel.loss_kernels"
 
 
-def modules(house: Path) -> dict[str, Path]:
+def modules(*packages: Path) -> dict[str, Path]:
     """Dotted name to file, `course_lib.zero` for zero/__init__.py."""
     found = {}
-    for file in sorted(house.rglob("*.py")):
-        parts = [house.name, *file.relative_to(house).with_suffix("").parts]
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    for package in packages:
+        for file in sorted(package.rglob("*.py")):
+            parts = file.relative_to(package.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found
 
 
@@ -90,8 +72,8 @@ def imports(name: str, file: Path, known: dict[str, Path]) -> set[str]:
 
 
 def place(name: str) -> str:
-    """The idea that a module belongs to: course_lib.zero.stage1 to zero."""
-    return (name.split(".") + [""])[1]
+    """The idea that a module belongs to: course_lib.zero.stage1 to course_lib.zero."""
+    return ".".join(name.split(".")[:2])
 
 
 def top(name: str) -> bool:
@@ -100,8 +82,8 @@ def top(name: str) -> bool:
     return name.endswith(".__main__")
 
 
-def upward(house: Path) -> list[str]:
-    known = modules(house)
+def upward(*packages: Path) -> list[str]:
+    known = modules(*packages)
     wrong = []
     for name, file in known.items():
         here = place(name)
@@ -109,19 +91,19 @@ def upward(house: Path) -> list[str]:
             there = place(other)
             if top(other):
                 wrong.append(f"{name} imports {other}, which is a program and not an idea")
-            if not there or here == there or (top(name) and there == "figures"):
+            if here == there or there in ORDER or name == MAGICS:
                 continue
-            if not here or here not in ORDER or there not in ORDER:
+            if here not in FLOORS or there not in FLOORS:
                 wrong.append(f"{name} imports {other}, which has no place below it in the order")
-            elif ORDER.index(there) > ORDER.index(here):
-                wrong.append(f"{name} imports {other}, which is taught later")
+            elif FLOORS.index(there) > FLOORS.index(here):
+                wrong.append(f"{name} imports {other}, which stands above it")
     return wrong
 
 
-def circles(house: Path) -> list[str]:
+def circles(*packages: Path) -> list[str]:
     """Modules that import each other. A package's __init__ gathers its own files; they must not
     come back to it."""
-    known = modules(house)
+    known = modules(*packages)
     after = {name: imports(name, file, known) for name, file in known.items()}
     rings: set[str] = set()
     walked: set[str] = set()  # all that can be reached from these has been seen
@@ -148,20 +130,20 @@ def lesson_of(file: Path) -> int | None:
     return int(stated[0]) if len(stated) == 1 and text.endswith(f"Lesson {stated[0]}.") else None
 
 
-def lessons(house: Path) -> dict[str, int | None]:
-    """The lesson of every package and module directly below the house, in ORDER's order."""
-    known = modules(house)
-    names = [name for name in ORDER if f"{house.name}.{name}" in known and name not in BESIDE]
-    return {name: lesson_of(known[f"{house.name}.{name}"]) for name in names}
+def lessons(library: Path) -> dict[str, int | None]:
+    """The lesson of every package and module directly below the library, in ORDER's order."""
+    known = modules(library)
+    names = [name for name in ORDER["course_lib"] if f"course_lib.{name}" in known]
+    return {name: lesson_of(known[f"course_lib.{name}"]) for name in names}
 
 
-def without_lesson(house: Path) -> list[str]:
-    return [name for name, lesson in lessons(house).items() if lesson is None]
+def without_lesson(*packages: Path) -> list[str]:
+    return [name for name, lesson in lessons(packages[0]).items() if lesson is None]
 
 
-def out_of_order(house: Path) -> list[str]:
+def out_of_order(*packages: Path) -> list[str]:
     """What stands in ORDER after something that a later lesson teaches."""
-    taught = [(lesson, name) for name, lesson in lessons(house).items() if lesson is not None]
+    taught = [(lesson, name) for name, lesson in lessons(packages[0]).items() if lesson is not None]
     in_lessons_order = sorted(taught, key=lambda entry: entry[0])  # stable
     return [
         f"{name} of lesson {lesson:02} stands where {other} should"
@@ -170,15 +152,15 @@ def out_of_order(house: Path) -> list[str]:
     ]
 
 
-def too_long(house: Path) -> list[str]:
-    counts = {file: len(file.read_text().splitlines()) for file in modules(house).values()}
+def too_long(*packages: Path) -> list[str]:
+    counts = {file: len(file.read_text().splitlines()) for file in modules(*packages).values()}
     return [f"{file.name}: {count} lines" for file, count in counts.items() if count > LONGEST]
 
 
-def unexplained(house: Path) -> list[str]:
+def unexplained(*packages: Path) -> list[str]:
     """Files without a docstring, without the future import, or with an essay for a docstring."""
     wrong = []
-    for name, file in modules(house).items():
+    for name, file in modules(*packages).items():
         text = file.read_text()
         told = ast.get_docstring(ast.parse(text))
         if not told:
@@ -193,40 +175,53 @@ RULES = [upward, circles, without_lesson, out_of_order, too_long, unexplained]
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_house_keeps(rule) -> None:
-    assert rule(LIBRARY) == []
+    assert rule(*PACKAGES) == []
 
 
 def test_every_place_in_the_order_is_taken() -> None:
-    assert set(ORDER) == {place(name) for name in modules(LIBRARY)} - {"", "__main__"}
+    assert set(FLOORS) == {place(name) for name in modules(*PACKAGES)} - set(ORDER)
 
 
-def test_the_tree_in_the_readme_is_in_this_order() -> None:
-    tree = (ROOT / "README.md").read_text().split("course_lib/\n")[1].split("```")[0]
-    drawn = re.findall(r"^  (\w+)(?:/|\.py) ", tree, re.MULTILINE)
-    assert drawn == ORDER
+@pytest.mark.parametrize("package", ORDER)
+def test_the_map_of_a_package_names_each_floor_in_this_order(package: str) -> None:
+    page = (ROOT / package / "README.md").read_text()
+    assert len(page.splitlines()) <= 60
+    drawn = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", page, re.MULTILINE)
+    assert drawn == ORDER[package] or package == "course_lessons"
 
 
 HEAD = '"""An idea.{}"""\nfrom __future__ import annotations\n'
 BROKEN = {
     "an upward import, inside a function": (
-        "collectives.py", "def f():\n    from . import ledger\n", upward,
+        "course_lib/collectives.py", "def f():\n    from . import ledger\n", upward,
+    ),
+    "a library that knows the classroom": (
+        "course_lib/zero/__main__.py", "import course_classroom.figures.time\n", upward,
+    ),
+    "a classroom that knows a lesson": (
+        "course_classroom/cli.py", "def f():\n    import course_lessons.lesson_09\n", upward,
+    ),
+    "a lesson that knows a later one": (
+        "course_lessons/lesson_03.py", "import course_lessons.lesson_09\n", upward,
     ),
     "a program imported by an idea": (
-        "zero/stage1.py", "import course_lib.zero.__main__\n", upward,
+        "course_lib/zero/stage1.py", "import course_lib.zero.__main__\n", upward,
     ),
-    "the package importing an idea": ("__init__.py", "from . import ranks\n", upward),
+    "the package importing an idea": ("course_lib/__init__.py", "from . import ranks\n", upward),
     "a circle closed by a type alone": (
-        "zero/stage1.py",
+        "course_lib/zero/stage1.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .stage2 import X\n",
         circles,
     ),
     "a file coming back to its package": (
-        "zero/stage2.py", "from course_lib import zero\n", circles,
+        "course_lib/zero/stage2.py", "from course_lib import zero\n", circles,
     ),
-    "an idea without a lesson": ("memory.py", "", without_lesson),
-    "an idea whose lesson is mentioned": ("memory.py", " Lesson 01. And more", without_lesson),
-    "an idea behind its lesson": ("gpt/__init__.py", " Lesson 00.", out_of_order),
-    "a file too long": ("gpt.py", "x = 1\n" * LONGEST, too_long),
+    "an idea without a lesson": ("course_lib/memory.py", "", without_lesson),
+    "an idea whose lesson is mentioned": (
+        "course_lib/memory.py", " Lesson 01. And more", without_lesson,
+    ),
+    "an idea behind its lesson": ("course_lib/gpt/__init__.py", " Lesson 00.", out_of_order),
+    "a file too long": ("course_lib/gpt.py", "x = 1\n" * LONGEST, too_long),
 }  # fmt: skip
 
 
@@ -239,24 +234,26 @@ def write(house: Path, files: dict[str, tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_house_that_breaks_a_rule_is_found_out(name: str, tmp_path: Path) -> None:
-    house = tmp_path / "course_lib"
+    packages = [tmp_path / package for package in ORDER]
     sound = {
-        "__init__.py": ("", ""),
-        "ranks.py": (" Lesson 00.", ""),
-        "ledger.py": (" Lesson 01.", "from course_lib.ranks import x\n"),
-        "layout.py": (" Lesson 02.", ""),
-        "figures/time.py": ("", "from ..ledger import y\n"),
-        "zero/__init__.py": (" Lesson 12.", "from .stage2 import x\n"),
-        "zero/__main__.py": ("", "import course_classroom.figures.time\n"),
-        "cli.py": ("", ""),
-        "zero/stage2.py": ("", "from .stage1 import x\n"),
-        "zero/stage1.py": (" Derived in lesson 09.", "import course_lib.ledger\n"),
+        "course_lib/__init__.py": ("", ""),
+        "course_lib/ranks.py": (" Lesson 00.", ""),
+        "course_lib/ledger.py": (" Lesson 01.", "from course_lib.ranks import x\n"),
+        "course_lib/layout.py": (" Lesson 02.", ""),
+        "course_lib/zero/__init__.py": (" Lesson 12.", "from .stage2 import x\n"),
+        "course_lib/zero/__main__.py": ("", "import course_lib.zero.stage2\n"),
+        "course_lib/zero/stage2.py": ("", "from .stage1 import x\n"),
+        "course_lib/zero/stage1.py": (" Derived in lesson 09.", "import course_lib.ledger\n"),
+        "course_classroom/figures/time.py": ("", "from course_lib.ledger import y\n"),
+        "course_classroom/cli.py": ("", "import course_classroom.figures.time\n"),
+        "course_lessons/lesson_03.py": ("", ""),
+        "course_lessons/lesson_09.py": ("", "import course_classroom.cli\n"),
     }
-    write(house, sound)
-    assert [rule(house) for rule in RULES] == [[]] * len(RULES)
+    write(tmp_path, sound)
+    assert [rule(*packages) for rule in RULES] == [[]] * len(RULES)
     file, text, rule = BROKEN[name]
-    write(house, {file: (text, "") if rule in (without_lesson, out_of_order) else ("", text)})
-    assert rule(house) != []
+    write(tmp_path, {file: (text, "") if rule in (without_lesson, out_of_order) else ("", text)})
+    assert rule(*packages) != []
 
 
 def test_a_file_that_does_not_explain_itself_is_found_out(tmp_path: Path) -> None:
@@ -283,8 +280,7 @@ def test_importing_the_package_imports_nothing() -> None:
 
 
 def test_the_library_brings_torch_and_nothing_heavier() -> None:
-    below = ORDER[: ORDER.index("figures")]
-    ideas = [name for name in modules(LIBRARY) if place(name) in below and name != KERNELS]
+    ideas = [name for name in modules(LIBRARY) if name != KERNELS and not top(name)]
     statement = "import torch\nbefore = set(sys.modules)\n"
     with_torch = loaded("import torch")
     ours = loaded(statement + "\n".join(f"import {name}" for name in ideas))

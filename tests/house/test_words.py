@@ -12,22 +12,28 @@ from string import Formatter
 
 import pytest
 
-from course_classroom import judge as checks
+import course_classroom.judge
+import course_lessons
 from course_classroom.judge.finding import Finding
 from course_classroom.judge.frame import exercises
 from course_classroom.judge.words import Page, Words
 
-ROOT = Path(checks.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
+PACKAGES = (course_classroom.judge, course_lessons)
+JUDGE, LESSONS = (Path(package.__file__).parent for package in PACKAGES)
+FILES = sorted((*JUDGE.rglob("*.py"), *LESSONS.rglob("*.py")))
+PAGES = sorted((*JUDGE.rglob("*.md"), *LESSONS.glob("*/*.md")))
 
 
 def modules() -> list:
-    found = pkgutil.walk_packages(checks.__path__, f"{checks.__name__}.")
-    return [importlib.import_module(one.name) for one in found]
+    return [
+        importlib.import_module(one.name)
+        for package in PACKAGES
+        for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
 
 
 SAID = [
-    pytest.param(module, name, id=f"{module.__name__.removeprefix(checks.__name__ + '.')}.{name}")
+    pytest.param(module, name, id=f"{module.__name__.partition('.')[2]}.{name}")
     for module in modules()
     for name, value in vars(module).items()
     if isinstance(value, Words) and value.path.stem in Path(module.__file__).read_text()
@@ -37,7 +43,7 @@ SAID = [
 @cache
 def texts_of(folder: Path) -> str:
     """The code of an exercise's neighbours and of the frame."""
-    return "".join(file.read_text() for file in FILES if file.parent in (folder, ROOT))
+    return "".join(file.read_text() for file in FILES if file.parent in (folder, JUDGE))
 
 
 def placeholders(text: str) -> set[str]:
@@ -105,14 +111,11 @@ def test_the_first_entry_that_holds_is_raised_for_the_first_rank_of_which_one_do
         says.refuse({"low": 0, "high": "yes"}, rank=5)
 
 
-PAGES = sorted(ROOT.rglob("*.md"))
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_is_read_by_a_check_and_lists_nothing_else(path):
-    name = path.relative_to(ROOT).with_suffix("").as_posix()
-    assert sum(f'Page("{name}")' in file.read_text() for file in FILES) == 1
-    page = Page(name)
+    asked = f'Page(__file__, "{path.stem}")'
+    assert sum(asked in file.read_text() for file in path.parent.glob("*.py")) == 1
+    page = Page(str(path), path.stem)
     sections = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
     assert set(sections) <= {"Hints", "Findings"} and sections == sorted(sections, reverse=True)
     assert page.about["title"] and (page.entries or page.about["hints"])

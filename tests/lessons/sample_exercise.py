@@ -7,7 +7,6 @@ tests/lessons/test_layers_declared.py tries its answers, and counts its lines.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from course_classroom.judge.looking import ITEM, THREE, TWO
 from course_classroom.judge.words import Page
 from course_lib.ledger import forms
 
-SAYS = Page(str(Path(__file__).with_name("two_columns")))
+SAYS = Page(__file__, "two_columns")
 LAYER = Layer(
     text="x[b, h] weight[f@tp, h] bias[f@tp] -> y[b, f@tp]",
     dense=lambda x, weight, bias: x @ weight.t() + bias,

@@ -1,6 +1,6 @@
 """The checks of lesson 05: what they rest on is so.
 
-Every answer here runs on the judge's real ranks; `tests/lessons/answers` has those that are right or wrong.
+Every answer here runs on the judge's real ranks; `tests/lessons/answers` has right and wrong ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checks of lesson 15's functions: the answers of `tests/lessons/answers` on more seeds than one.
+"""The checks of lesson 15's functions: their answers on more seeds than one.
 
 They run in this process, by the same trial and the same looks as on the judge's ranks.
 """

@@ -1,7 +1,7 @@
 """What holds of every exercise's check: a blank, a strange result, words that keep back.
 
-Right and wrong answers stand in `tests/lessons/answers`; `test_exercises.py` holds what a solution's
-notebook shows.
+Right and wrong answers stand in `tests/lessons/answers`; `test_exercises.py` holds what a
+solution's notebook shows.
 """
 
 from __future__ import annotations

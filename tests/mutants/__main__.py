@@ -1,36 +1,18 @@
-"""The registry of mistakes: each is one that a reader of this course, or its writer, could make.
-
-`python -m tests.mutants.__main__` runs them all, `--id NAME` some, `--list` shows them. A part of course_lib
-adds its own in a file of tests/mutants/.
-"""
+"""Put the mistakes of the registry in, one at a time: the tests named with each must then fail."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import pkgutil
 import sys
 import time
-from pathlib import Path
 
-from tests import mutants as mutants_of
-from tests.support.mutation import Mutant, run_all
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def gathered() -> list[Mutant]:
-    """The mutants of every file in tests/mutants/, in the files' order by name."""
-    names = sorted(found.name for found in pkgutil.iter_modules(mutants_of.__path__))
-    modules = [importlib.import_module(f"tests.mutants.{name}") for name in names]
-    return [mutant for module in modules for mutant in module.MUTANTS]
-
-
-MUTANTS: list[Mutant] = gathered()
+from tests.mutants import MUTANTS
+from tests.support.commands import ROOT
+from tests.support.mutation import run_all
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants.__main__", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--id", action="append", default=[], help="a mutant, or the start of some")
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time; 0: one per core")
     parser.add_argument("--list", action="store_true", help="show the mutants and run none")

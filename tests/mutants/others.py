@@ -501,7 +501,8 @@ MUTANTS = [
         "return faults_of_source(words[2]) if",
         "return [] if",
         (
-            "tests/notebooks/test_notebook_rules.py::test_what_may_not[%%ranks 0\\n\\n%foo-uses %foo;]",
+            "tests/notebooks/test_notebook_rules.py::"
+            "test_what_may_not[%%ranks 0\\n\\n%foo-uses %foo;]",
         ),
         "what stands inside a %%ranks cell is read by nobody",
         "T36",
@@ -1037,8 +1038,10 @@ MUTANTS = [
         "    if unknown:\n",
         "    if unknown is None:\n",
         (
-            "tests/course_lib/train/test_options.py::test_a_wrong_call_is_refused_by_name[not an option]",
-            "tests/course_lib/train/test_options.py::test_a_wrong_call_is_refused_by_name[a word of its own]",
+            "tests/course_lib/train/test_options.py::"
+            "test_a_wrong_call_is_refused_by_name[not an option]",
+            "tests/course_lib/train/test_options.py::"
+            "test_a_wrong_call_is_refused_by_name[a word of its own]",
         ),
         "a default stays in place without a word",
         "T34",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import ROOT
+from tests.support.commands import ROOT
 
 CANARIES = ROOT / "tests" / "canaries"
 CELL_TIMEOUT = "4"  # seconds, for the notebooks that hang

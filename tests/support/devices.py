@@ -23,10 +23,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 ROOT = Path(__file__).resolve().parents[2]
-DEVICE_TESTS = (
-    "test_collectives", "test_norms", "test_gpt.py", "test_generate", "ledger/", "memory/",
-    "tensor_parallel/", "step/", "zero/", "zero_offload/", "checkpoint/", "train/",
-)  # fmt: skip
+_CORE = ROOT / "tests" / "course_lib"
+DEVICE_TESTS = tuple(
+    f"{_CORE}/{name}"
+    for name in (
+        *("test_collectives", "test_norms", "test_gpt.py", "test_generate", "ledger/", "memory/"),
+        *("tensor_parallel/", "step/", "zero/", "zero_offload/", "checkpoint/", "train/"),
+    )
+)
 MARKERS = ("cpu", "own_ranks", "gpu")
 DRAWN = ("rand", "randn", "randint", "randperm")
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}  # the environment of a rank that is to see no GPU
@@ -34,7 +38,7 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}  # the environment of a rank that is to se
 
 def of_the_devices(item: pytest.Item) -> bool:
     """Whether a test belongs to those that have to say where they run."""
-    return item.path.relative_to(ROOT / "tests").as_posix().startswith(DEVICE_TESTS)
+    return item.path.as_posix().startswith(DEVICE_TESTS)
 
 
 def where(item: pytest.Item) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import course_lib
 from course_classroom.doctor import gpus, torch_build
-from course_classroom.doctor.finding import ask
+from course_classroom.leases.smi import ask
 
 
 def describe(root: Path) -> dict[str, Any]:

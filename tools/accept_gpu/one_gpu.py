@@ -20,16 +20,16 @@ from tools.accept_gpu.training import trained, training
 SECONDS = 540.0  # for everything, where no other time is asked for
 EACH = 75.0  # seconds of one benchmark at most
 REST = 86_400.0  # a limit for what takes the time that is left
+BENCH = ("-m", "course_classroom.cli", "bench")
 GROUPS = ("doctor", "gpu-tests", "micro", "training", "bench", "layouts", "lessons", "tests")
 LESSONS = ("01", "04", "07", "08", "09", "11", "12")
 # Tests that make tensors on `me.device`, or look at what a device holds; of collectives first.
-DEVICE_TESTS = (
-    "tests/course_lib/test_collectives.py", "tests/course_lib/test_collectives_calls.py",
-    "tests/course_lib/test_collectives_direct.py", "tests/course_lib/test_collectives_roads.py", "tests/course_lib/test_ranks.py",
-    "tests/course_lib/ledger", "tests/course_lib/memory", "tests/course_lib/tensor_parallel", "tests/course_lib/zero", "tests/course_lib/zero_offload",
-    "tests/course_lib/step", "tests/course_lib/test_norms.py", "tests/course_lib/test_gpt.py", "tests/course_lib/test_generate.py",
-    "tests/course_lib/test_generate_cut.py", "tests/course_lib/checkpoint", "tests/course_lib/train", "tests/course_lib/peers/ways/test_ways.py",
-)  # fmt: skip
+DEVICE_TESTS = [f"tests/course_lib/{name}" for name in (
+    "test_collectives.py", "test_collectives_calls.py", "test_collectives_direct.py",
+    "test_collectives_roads.py", "test_ranks.py", "ledger", "memory", "tensor_parallel", "zero",
+    "zero_offload", "step", "test_norms.py", "test_gpt.py", "test_generate.py",
+    "test_generate_cut.py", "checkpoint", "train", "peers/ways/test_ways.py",
+)]  # fmt: skip
 PEERS = "only=course_lib-0,course_lib-1,course_lib-2,course_lib-3-fast,course_lib-3-lean,"
 PEERS += "course_lib-3-cpu,fsdp2,fsdp2-reshard"
 COMMON = (
@@ -154,7 +154,7 @@ def benches(place: Place, limit: float, sizes: Sizes) -> Found:
         "zero": [*sizes.zero.split(), PEERS],
     }
     jobs = {
-        name: ["-m", "course_classroom.cli", "bench", name, "--runs", "7", "--limit", "40", "--json",
+        name: [*BENCH, name, "--runs", "7", "--limit", "40", "--json",
                *(word for one in ["ranks=1", *sets] for word in ("--set", one))]
         for name, sets in settings.items()
     }  # fmt: skip

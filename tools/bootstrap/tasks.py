@@ -99,7 +99,7 @@ def test_all(root: Path, environment: Environment) -> int:
 
 def mutants(root: Path, environment: Environment) -> int:
     """Put every mistake of the registry in; a test has to fail for each."""
-    command = [str(environment.python), "-m", "tests.mutants.__main__"]
+    command = [str(environment.python), "-m", "tests.mutants"]
     return _run(command, root, child_environment(root, environment))
 
 

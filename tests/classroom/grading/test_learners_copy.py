@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no
 STAYS = {
     ".ci/", ".github/", "conftest.py", "nbgrader_config.py", "solutions/", "tests/",
     "tools/accept_gpu/", "tools/deepspeed_keys.py", "tools/pins.py", "tools/rename.py",
-    "tools/then_and_now.py", "tools/three_packages/", "tools/trainer_table.py",
+    "tools/then_and_now.py", "tools/trainer_table.py",
 }  # fmt: skip
 SOLUTION = f"solutions/01_collectives/{RING}.ipynb"
 

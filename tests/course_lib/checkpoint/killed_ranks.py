@@ -1,7 +1,8 @@
 """A launcher of ranks that are killed in a save: one process imports all, each pair is forked.
 
-`python -m tests.course_lib.checkpoint.killed_ranks` reads lines of JSON, each [folder, step, case], and prints
-for each the ranks' exit codes. Without a case the ranks write down the calls of their save.
+`python -m tests.course_lib.checkpoint.killed_ranks` reads lines of JSON, each [folder, step,
+case], and prints for each the ranks' exit codes. Without a case the ranks write down the calls of
+their save.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_the_site_is_the_readers_own_line(filename, site):
     [
         origin.TORCH + "distributed/distributed_c10d.py",
         origin.VERBS + "verbs.py",
-        origin.HOUSE + "gpt.py",
+        *(folder + "gpt.py" for folder in origin.HOUSE),
         "/env/lib/python3.11/site-packages/somebody/trainer.py",
         "/usr/lib/python3/dist-packages/somebody/trainer.py",
         threading.__file__,

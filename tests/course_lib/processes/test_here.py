@@ -24,8 +24,9 @@ from course_lib.processes.here import Forked, start_here, without_threads
 from course_lib.processes.processes import MODULES
 
 def started(name, *arguments, given=(), env=None, command=(sys.executable, "-c", "print('new')")):
-    wanted = Wanted("tests.course_lib.processes.targets:" + name, list(arguments), env or dict(os.environ),
-                    out.fileno(), list(given), errors=err.fileno())
+    target = f"tests.course_lib.processes.targets:{name}"
+    env = env or dict(os.environ)
+    wanted = Wanted(target, list(arguments), env, out.fileno(), list(given), errors=err.fileno())
     return start_here(wanted, list(command), modules=("json",))
 
 out, err = open(sys.argv[1], "wb"), open(sys.argv[2], "wb")

@@ -1,7 +1,8 @@
 """The loss's kernels against torch's cross_entropy of whole logits in float64, on any device.
 
-`python -m tests.course_lib.tensor_parallel.loss_cases` runs them in Triton's interpreter, on CPU tensors; the
-tests marked `gpu` run them compiled. A process decides at the import of triton which it is to be.
+`python -m tests.course_lib.tensor_parallel.loss_cases` runs them in Triton's interpreter, on
+CPU tensors; the tests marked `gpu` run them compiled. A process decides at the import of triton
+which it is to be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the tests of offload share: the same training twice, once offloaded, bit by bit the same.
 
-The oracle is the stage without offload, which tests/course_lib/zero/ holds against one process. Its update is
-the same arithmetic on the same numbers, so nothing may differ.
+The oracle is the stage without offload, which tests/course_lib/zero/ holds against one process. Its
+update is the same arithmetic on the same numbers, so nothing may differ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answers to lesson 01's exercises: right ones, and likely wrong ones with the name of each.
 
-More of them, each with words that have to be said, stand in `tests/lessons/test_checks_01_budget.py`.
+More of them, with words that have to be said, stand in `tests/lessons/test_checks_01_budget.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What DeepSpeed's own parser makes of a file, in a process of its own with one rank.
 
-`python -m tests.course_lib.peers.deepspeed_config.oracle` reads a JSON list of texts, and prints for each what came
-of it as a text, or what was raised.
+`python -m tests.course_lib.peers.deepspeed_config.oracle` reads a JSON list of texts, and prints
+for each what came of it as a text, or what was raised.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the Trainer itself makes of configs, in a process of its own: cases in, answers out, JSON.
 
-`python -m tests.course_lib.peers.deepspeed_config.trainer_oracle FOLDER` reads a list of cases from standard input.
+`python -m tests.course_lib.peers.deepspeed_config.trainer_oracle FOLDER` reads a list of cases from
+standard input.
 """
 
 from __future__ import annotations

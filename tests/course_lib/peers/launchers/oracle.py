@@ -1,6 +1,7 @@
 """DeepSpeed's own reading of hostfiles and filters, in a process of its own: JSON in, JSON out.
 
-`python -m tests.course_lib.peers.launchers.oracle` reads {"hostfiles": [text], "filters": [[slots, in, out]]}.
+`python -m tests.course_lib.peers.launchers.oracle` reads {"hostfiles": [text],
+"filters": [[slots, in, out]]}.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Make the installed releases say what has changed since the pages of Transformers 4.37.
 
-`python -m tests.course_lib.peers.then_and_now.probes` prints what each probe hears, as JSON. It is a process for
-this purpose, because probes leave state in libraries. No probe needs a network or an accelerator,
-and each also tries today's spelling, so that the page cannot praise what is refused.
+`python -m tests.course_lib.peers.then_and_now.probes` prints what each probe hears, as JSON. It
+is a process for this purpose, because probes leave state in libraries. No probe needs a network or
+an accelerator, and each also tries today's spelling, so that the page cannot praise what is
+refused.
 """
 
 from __future__ import annotations
