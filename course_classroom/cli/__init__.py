@@ -13,8 +13,15 @@ import sys
 def main() -> None:
     """Run the command that was typed."""
     try:
-        from course_classroom.cli.commands import app
-
+        try:
+            from course_classroom.cli.commands import app
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("course_"):
+                raise
+            sys.exit(
+                f"course: the package {error.name} is not installed here; the library alone does "
+                "without it. Remedy: pip install 'course_lib[classroom]'"
+            )
         app()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

@@ -1,8 +1,8 @@
 """The exercises of lesson 03 in the order in which the lesson lists them, a file for each."""
 
 from course_lessons.lesson_03.conjugates import CONJUGATES
-from course_lessons.lesson_03.gathers import GATHER_FROM
-from course_lessons.lesson_03.in_place import IN_PLACE
+from course_lessons.lesson_03.gather_from import GATHER_FROM
+from course_lessons.lesson_03.in_place_gradients import IN_PLACE
 from course_lessons.lesson_03.plain_all_reduce import PLAIN
 from course_lessons.lesson_03.right_gather import RIGHT_GATHER
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from course_lessons.lesson_05.kv import KV_HEADS
-from course_lessons.lesson_05.qkv import SHARD_QKV
-from course_lessons.lesson_05.recompute import RECOMPUTE
-from course_lessons.lesson_05.streams import STREAMS
+from course_lessons.lesson_05.dropout_streams import STREAMS
+from course_lessons.lesson_05.kv_heads_on_ranks import KV_HEADS
+from course_lessons.lesson_05.recompute_dropout import RECOMPUTE
+from course_lessons.lesson_05.shard_qkv import SHARD_QKV
 
 EXERCISES = (SHARD_QKV, KV_HEADS, STREAMS, RECOMPUTE)

@@ -5,13 +5,13 @@ Five are functions that run on the judge's ranks, the last is a question answere
 
 from __future__ import annotations
 
-from course_lessons.lesson_07.by_hand import (
+from course_lessons.lesson_07.log_two import LOG_TWO
+from course_lessons.lesson_07.losses import (
     CUT_LOSS,
     IGNORED_LOSS,
     PADDED_LOSS,
     SMOOTHED_LOSS,
     TWO_COLLECTIVES,
 )
-from course_lessons.lesson_07.log_two import LOG_TWO
 
 EXERCISES = (CUT_LOSS, IGNORED_LOSS, PADDED_LOSS, SMOOTHED_LOSS, TWO_COLLECTIVES, LOG_TWO)

@@ -6,9 +6,9 @@ a cut model's weights brought from one number of ranks to another.
 
 from __future__ import annotations
 
-from course_lessons.lesson_08.clip import CLIP
-from course_lessons.lesson_08.groups import GROUPS
-from course_lessons.lesson_08.mean import MEAN
+from course_lessons.lesson_08.clip_as_one import CLIP
 from course_lessons.lesson_08.reshard import RESHARD
+from course_lessons.lesson_08.token_mean_step import MEAN
+from course_lessons.lesson_08.which_group import GROUPS
 
 EXERCISES = (GROUPS, CLIP, MEAN, RESHARD)

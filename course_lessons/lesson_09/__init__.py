@@ -6,10 +6,10 @@ step with a master copy, groups of pieces, and a test of optimizers whose source
 
 from __future__ import annotations
 
-from course_lessons.lesson_09.decay import DECAY
-from course_lessons.lesson_09.master import MASTER
-from course_lessons.lesson_09.pieces import PIECES
-from course_lessons.lesson_09.proof import PROOF
-from course_lessons.lesson_09.sixteen import SIXTEEN
+from course_lessons.lesson_09.is_sharded import PROOF
+from course_lessons.lesson_09.master_step import MASTER
+from course_lessons.lesson_09.pieces_of import PIECES
+from course_lessons.lesson_09.shard_groups import DECAY
+from course_lessons.lesson_09.sixteen_bytes import SIXTEEN
 
 EXERCISES = (SIXTEEN, PIECES, MASTER, DECAY, PROOF)

@@ -1,9 +1,9 @@
 """The exercises of lesson 10, in its order: buckets that leave early, parameters that not every
 rank uses, an overflow that one rank sees; and numbers in fp16."""
 
-from course_lessons.lesson_10.all_of_them import ALL_OF_THEM
-from course_lessons.lesson_10.divide import DIVIDE
-from course_lessons.lesson_10.early import EARLY
-from course_lessons.lesson_10.overflow import OVERFLOW
+from course_lessons.lesson_10.agreed_step import OVERFLOW
+from course_lessons.lesson_10.reduce_early import EARLY
+from course_lessons.lesson_10.shard_of_all import ALL_OF_THEM
+from course_lessons.lesson_10.where_to_divide import DIVIDE
 
 EXERCISES = (EARLY, ALL_OF_THEM, OVERFLOW, DIVIDE)

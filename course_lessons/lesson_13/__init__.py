@@ -6,10 +6,10 @@ FSDP2 on the judge's ranks; then one over the log of a run.
 
 from __future__ import annotations
 
-from course_lessons.lesson_13.batch import FILL_BATCH
-from course_lessons.lesson_13.clinic import READ_CONFIG
-from course_lessons.lesson_13.fsdp import IN_FSDP2
-from course_lessons.lesson_13.mend import MEND_CONFIG
-from course_lessons.lesson_13.overflows import READ_LOG
+from course_lessons.lesson_13.fill_batch import FILL_BATCH
+from course_lessons.lesson_13.in_fsdp2 import IN_FSDP2
+from course_lessons.lesson_13.mend_config import MEND_CONFIG
+from course_lessons.lesson_13.read_config import READ_CONFIG
+from course_lessons.lesson_13.read_log import READ_LOG
 
 EXERCISES = (READ_CONFIG, MEND_CONFIG, FILL_BATCH, IN_FSDP2, READ_LOG)

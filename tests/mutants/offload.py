@@ -3,7 +3,7 @@
 from tests.support.mutation import Mutant
 
 HERE = "course_lib/zero/offload/"
-TESTS = "tests/course_lib/zero_offload/"
+TESTS = "tests/course_lib/zero/offload/"
 
 SAME = TESTS + "test_same.py::test_offload_changes_no_bit"
 MASTERS = TESTS + "test_same.py::test_masters_go_away_too"

@@ -52,7 +52,9 @@ MUTANTS = [
         "course_classroom/ranks/calls.py",
         "    if operation is None:\n",
         "    if operation is None or (operation.verb == 'recv' and not operation.peer):\n",
-        ("tests/classroom/test_any_source.py::test_a_receive_that_no_rank_sends_to_ends_at_once",),
+        (
+            "tests/course_classroom/test_any_source.py::test_a_receive_that_no_rank_sends_to_ends_at_once",
+        ),
         "a rank waits inside gloo, where nobody can free it",
         "T30",
     ),
@@ -62,7 +64,7 @@ MUTANTS = [
         "        if id(work) in self._arriving:\n",
         "        if False:\n",
         (
-            "tests/classroom/test_any_source.py::test_messages_from_any_rank_arrive_and_lat"
+            "tests/course_classroom/test_any_source.py::test_messages_from_any_rank_arrive_and_lat"
             "er_ones_are_counted_right[2]",
         ),
         "the sender waits for a receive that has long come",
@@ -74,7 +76,7 @@ MUTANTS = [
         "        self.counts[key] += 1\n        return key, self.counts[key]",
         "        return key, self.counts[key] + 1",
         (
-            "tests/classroom/test_any_source.py::test_messages_from_any_rank_arrive_and_lat"
+            "tests/course_classroom/test_any_source.py::test_messages_from_any_rank_arrive_and_lat"
             "er_ones_are_counted_right[2]",
         ),
         "the next message is taken for the one before",
@@ -153,7 +155,7 @@ MUTANTS = [
         'words = op + (f"({reduction})" if reduction else',
         'words = op + ("(sum)" if reduction else',
         (
-            "tests/classroom/test_hangs.py::test_ranks_that_disagree_are_told_at_once_and_k"
+            "tests/course_classroom/test_hangs.py::test_ranks_that_disagree_are_told_at_once_and_k"
             "eep_their_group[sum-against-max]",
         ),
         "a sum that meets a maximum is wrong without a word",
@@ -165,7 +167,7 @@ MUTANTS = [
         "                if at > newest:",
         "                if at < 0:",
         (
-            "tests/classroom/test_board.py::test_a_call_that_is_posted_while_the_list_is_re"
+            "tests/course_classroom/test_board.py::test_a_call_that_is_posted_while_the_list_is_re"
             "ad_is_found_the_next_time",
         ),
         "a call posted while the board is read is skipped, and its rank waited for until the end",
@@ -177,7 +179,7 @@ MUTANTS = [
         "with listening(referee), referee:",
         "with referee:",
         (
-            "tests/classroom/test_hangs.py::test_ranks_that_wait_for_each_other_are_freed_b"
+            "tests/course_classroom/test_hangs.py::test_ranks_that_wait_for_each_other_are_freed_b"
             "efore_the_deadline",
         ),
         "two ranks that both receive wait inside gloo, where nobody can free them",
@@ -189,7 +191,7 @@ MUTANTS = [
         "isinstance(group, dist.ProcessGroup) and group.group_name in dead",
         "False",
         (
-            "tests/classroom/test_hangs.py::test_what_holds_a_dead_group_is_named_and_says_"
+            "tests/course_classroom/test_hangs.py::test_what_holds_a_dead_group_is_named_and_says_"
             "so_when_used",
         ),
         "a group from before a failure is used after it",
@@ -200,7 +202,9 @@ MUTANTS = [
         "course_classroom/ranks/rank.py",
         "    while os.getppid() == parent:",
         "    while True:",
-        ("tests/classroom/test_cluster.py::test_no_rank_survives_the_sigkill_of_its_notebook",),
+        (
+            "tests/course_classroom/test_cluster.py::test_no_rank_survives_the_sigkill_of_its_notebook",
+        ),
         "ranks stay behind when the notebook is killed",
         "T35",
     ),
@@ -211,7 +215,7 @@ MUTANTS = [
         '"unanswered", "ok"]',
         '_ORDER = ["waited", "died", "raised", "stuck", "interrupted", "transport", '
         '"unanswered", "ok"]',
-        ("tests/classroom/test_cluster.py::test_an_error_on_one_rank_keeps_all_variables",),
+        ("tests/course_classroom/test_cluster.py::test_an_error_on_one_rank_keeps_all_variables",),
         "the rank that waited hides the one that failed",
         "T35",
     ),
@@ -220,7 +224,7 @@ MUTANTS = [
         "course_classroom/ranks/hangs.py",
         "        if before != self._waiting:",
         "        if True:",
-        ("tests/classroom/test_hangs.py::test_two_groups_in_another_order",),
+        ("tests/course_classroom/test_hangs.py::test_two_groups_in_another_order",),
         "ranks that wait for each other use up the whole deadline",
         "T30",
     ),
@@ -513,7 +517,7 @@ MUTANTS = [
         'f"{name}\'s gradient")\n            compared += 1',
         'f"{name}\'s gradient") if compared > 99 else None\n            compared += 1',
         (
-            "tests/classroom/test_harness_06_to_08.py::test_a_block_with_sharded_tokens_is_"
+            "tests/course_classroom/test_harness_06_to_08.py::test_a_block_with_sharded_tokens_is_"
             "held_to_every_gradient_and_to_its_last_weights",
         ),
         "a norm without its sum is called by another name",
@@ -525,7 +529,7 @@ MUTANTS = [
         "losses.append(n * loss.item())",
         "losses.append(loss.item())",
         (
-            "tests/classroom/test_harness_06_to_08.py::test_the_losses_of_all_ranks_average"
+            "tests/course_classroom/test_harness_06_to_08.py::test_the_losses_of_all_ranks_average"
             "_to_one_that_falls",
         ),
         "a rank's share is printed as a loss",
@@ -537,7 +541,7 @@ MUTANTS = [
         "    ids[2:, 6:], targets[2:, 6:] = 0, -100\n",
         "",
         (
-            "tests/classroom/test_harness_06_to_08.py::test_a_batch_has_ignored_tokens_and_"
+            "tests/course_classroom/test_harness_06_to_08.py::test_a_batch_has_ignored_tokens_and_"
             "something_to_learn",
         ),
         "the lesson's bug has no token to go wrong with",
@@ -549,7 +553,7 @@ MUTANTS = [
         "    block = h * (q + 2 * kv) + q * h",
         "    block = h * 3 * q + q * h",
         (
-            "tests/classroom/test_harness_06_to_08.py::test_the_formula_of_what_a_rank_hold"
+            "tests/course_classroom/test_harness_06_to_08.py::test_the_formula_of_what_a_rank_hold"
             "s_is_that_of_the_model[2-llama]",
         ),
         "the formula gives a Llama as many key/value heads as query heads",
@@ -579,7 +583,7 @@ MUTANTS = [
         "course_lib/zero/offload/host.py",
         "        super().__init__(master=True)  # a copy in any case",
         "        super().__init__(master=master)  # a copy in any case",
-        ("tests/course_lib/zero_offload/test_same.py::test_offload_changes_no_bit[3-lent]",),
+        ("tests/course_lib/zero/offload/test_same.py::test_offload_changes_no_bit[3-lent]",),
         "what was updated never comes back to the shard",
     ),
     Mutant(
@@ -639,7 +643,7 @@ MUTANTS = [
         "    copying.wait_stream(computing)  # what was asked",
         "    pass  # what was asked",
         (
-            "tests/course_lib/zero_offload/test_copies.py::test_the_copy_is_asked_for_first_and_waits_"
+            "tests/course_lib/zero/offload/test_copies.py::test_the_copy_is_asked_for_first_and_waits_"
             "and_is_waited_for",
         ),
         "a copy overwrites what an earlier product still reads",
@@ -649,7 +653,7 @@ MUTANTS = [
         "course_lib/zero/offload/copies.py",
         "saved / min(self.copy, self.products)",
         "saved / max(self.copy, self.products)",
-        ("tests/course_lib/zero_offload/test_copies.py::test_how_much_is_hidden",),
+        ("tests/course_lib/zero/offload/test_copies.py::test_how_much_is_hidden",),
         "a copy that is wholly hidden is called hidden in part",
     ),
     Mutant(
@@ -657,7 +661,7 @@ MUTANTS = [
         "course_lib/zero/offload/copies.py",
         '    if device.type != "cuda":',
         '    if device.type == "meta":',
-        ("tests/course_lib/zero_offload/test_copies.py::test_without_a_gpu_nothing_is_measured",),
+        ("tests/course_lib/zero/offload/test_copies.py::test_without_a_gpu_nothing_is_measured",),
         "a machine without a GPU claims a time",
     ),
     Mutant(

@@ -40,7 +40,7 @@ def python(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=timeout,
         check=False,
         **how,
     )

@@ -22,7 +22,7 @@ from tools.accept_gpu.training import training
 Found = dict[str, Any]
 FORKED = (
     "tests/course_lib/processes",
-    "tests/classroom",
+    "tests/course_classroom",
     "tests/house/test_pool.py",
     "tests/test_extra_ranks.py",
 )

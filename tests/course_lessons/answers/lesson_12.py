@@ -1,0 +1,182 @@
+"""Answers to `pick_stage` of lesson 12: right ones, and likely wrong ones with their names."""
+
+from __future__ import annotations
+
+from tests.course_lessons.answers import changed
+
+PICK = """
+import torch.distributed as dist
+from course_lib.estimate import states
+
+
+def pick_stage(config, settings, room, group):
+    n, me = group.size(), group.rank()
+    for one in settings:
+        needs = states(config, n=n, rank=me, **one).by_tier(alive=True)
+        short = torch.tensor(float(any(needs[tier] > room[tier] for tier in ("device", "host"))))
+        dist.all_reduce(short, group=group)
+        if short == 0:
+            return one
+    return None
+"""
+# Another style: every rank tells the others how many bytes it has, and counts for all of them.
+BY_ROOMS = """
+from course_lib.collectives import all_gather
+from course_lib.estimate import states
+
+
+def pick_stage(config, settings, room, group):
+    mine = torch.tensor([[room["device"], room["host"]]])
+    rooms = all_gather(mine, group).tolist()
+    n = len(rooms)
+
+    def fits(one):
+        every = [states(config, n=n, rank=r, **one).by_tier(alive=True) for r in range(n)]
+        return all(
+            has["device"] <= device and has["host"] <= host
+            for has, (device, host) in zip(every, rooms)
+        )
+
+    return next(filter(fits, settings), None)
+"""
+AGREE = "        dist.all_reduce(short, group=group)\n"
+WRONG_PICK = {
+    "two keys of a setting": (
+        changed(PICK, ("**one)", "stage=one['stage'], offload=one.get('offload'))")),
+        "a part of a setting",
+    ),
+    "never cut": (
+        "def pick_stage(config, settings, room, group):\n    return settings[0]\n",
+        "it does not shard",
+    ),
+    "the last": (
+        "def pick_stage(config, settings, room, group):\n    return settings[-1]\n",
+        "further than needed",
+    ),
+    "between steps": (changed(PICK, ("alive=True", "alive=False")), "gradients forgotten"),
+    "no host": (changed(PICK, ('("device", "host")', '("device",)')), "the host forgotten"),
+    "all tiers in one": (
+        changed(
+            PICK,
+            (
+                'any(needs[tier] > room[tier] for tier in ("device", "host"))',
+                "sum(needs.values()) > sum(room.values())",
+            ),
+        ),
+        "one sum for all tiers",
+    ),
+    "nobody asked": (changed(PICK, (AGREE, "")), "the ranks disagree"),
+    "rank 0 decides": (
+        changed(PICK, (AGREE, "        dist.broadcast(short, group=group, group_src=0)\n")),
+        "one rank's room",
+    ),
+    "a majority": (
+        changed(PICK, ("if short == 0:", "if short <= n / 2:")),
+        "it does not shard",  # most ranks have room for everything
+    ),
+    "sixteen bytes": (
+        changed(
+            PICK,
+            (
+                "needs = states(config, n=n, rank=me, **one).by_tier(alive=True)",
+                "psi = states(config, stage=0, n=1).partition.numel\n"
+                "        k = one['stage']\n"
+                "        whole = {0: 16, 1: 8 + 8 / n, 2: 4 + 12 / n, 3: 16 / n}[k] * psi\n"
+                "        away = one.get('offload')\n"
+                "        stays = (4 if k < 3 else 4 / n) * psi if away == 'cpu' else 0\n"
+                "        stays = whole if away is None else stays\n"
+                "        needs = {'device': stays, 'host': whole - stays}",
+            ),
+        ),
+        "sixteen bytes a number",
+    ),
+    "of the world": (
+        changed(PICK, ("group.size(), group.rank()", "dist.get_world_size(), dist.get_rank()")),
+        "not of the group",
+    ),
+    "a number": (changed(PICK, ("return one", "return one['stage']")), "not one of the settings"),
+    "with more in it": (
+        changed(PICK, ("return one", "one['clip'] = 1.0; return one")),
+        "input changed",
+    ),
+    "never none": (changed(PICK, ("return None", "return settings[-1]")), "does not fit"),
+    "gives up": (
+        changed(PICK, ("            return one\n", "            return None\n")),
+        "gave up",
+    ),
+    "not to the byte": (
+        changed(PICK, ("needs[tier] > room[tier]", "needs[tier] >= room[tier]")),
+        "not to the byte",
+    ),
+    "a thousandth more": (
+        changed(PICK, ("needs[tier] > room[tier]", "needs[tier] > 1.001 * room[tier]")),
+        "not to the byte",
+    ),
+    "one rank will do": (changed(PICK, ("short == 0", "short < n")), "one rank is enough"),
+    "each rank's first": (
+        """
+from course_lib.collectives import all_reduce
+from course_lib.estimate import states
+
+
+def pick_stage(config, settings, room, group):
+    first = len(settings)
+    for i, one in reversed([*enumerate(settings)]):
+        needs = states(config, n=group.size(), rank=group.rank(), **one).by_tier(alive=True)
+        if all(needs[tier] <= room[tier] for tier in room):
+            first = i
+    last = int(all_reduce(torch.tensor(first), group, "max"))
+    return settings[last] if last < len(settings) else None
+""",
+        "the last of the first ones",
+    ),
+    "by the stages": (
+        changed(PICK, ("in settings:", "in sorted(settings, key=lambda one: one['stage']):")),
+        "another order",
+    ),
+    "the least of all rooms": (
+        changed(
+            PICK,
+            (
+                "    for one in settings:",
+                "    least = torch.tensor([room[tier] for tier in sorted(room)])\n"
+                "    dist.all_reduce(least, dist.ReduceOp.MIN, group)\n"
+                "    room = dict(zip(sorted(room), least.tolist()))\n"
+                "    for one in settings:",
+            ),
+        ),
+        "the least room",
+    ),
+    "plain SGD": (
+        changed(PICK, ("rank=me, **one", "rank=me, optimizer='sgd', **one")),
+        "another optimizer",
+    ),
+    "remembered": (
+        changed(
+            PICK,
+            ("\n\ndef pick", "\n\nknown = {}\n\n\ndef pick"),
+            (
+                "    n, me =",
+                "    if str(config) in known:\n        return known[str(config)]\n    n, me =",
+            ),
+            (
+                "            return one\n",
+                "            known[str(config)] = one\n            return one\n",
+            ),
+        ),
+        "kept from another machine",
+    ),
+    "rooms in float32": (
+        changed(
+            BY_ROOMS,
+            (
+                'mine = torch.tensor([[room["device"], room["host"]]])',
+                'mine = torch.tensor([[float(room["device"]), float(room["host"])]])',
+            ),
+        ),
+        "rounded on the way",
+    ),
+}
+
+RIGHT: dict = {"pick_stage": {"one after the other": PICK, "rooms around": BY_ROOMS}}
+WRONG: dict = {"pick_stage": WRONG_PICK}
