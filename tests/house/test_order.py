@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import conftest
 from tests.support.commands import ROOT, python
 
 LIBRARY = ROOT / "course_lib"
@@ -286,3 +287,7 @@ def test_the_library_brings_torch_and_nothing_heavier() -> None:
     ours = loaded(statement + "\n".join(f"import {name}" for name in ideas))
     assert "course_lib" in ours
     assert (ours - with_torch) & set(HEAVY) == set()
+
+
+def test_the_tests_that_are_begun_first_are_there():
+    assert [name for name in conftest.LONGEST if not (ROOT / "tests" / f"{name}.py").exists()] == []
