@@ -82,10 +82,7 @@ def shard_of_all(loss, named, group):
     shard = reduce_scatter(F.pad(flat, (0, -flat.numel() % n)), group)
     return shard, {name for name, k in zip(first.values(), used.tolist()) if k > 0}
 """
-RIGHT: dict = {
-    "agreed_step": {
-        "cells": STEP,
-        "dist": """
+DIST = """
 import torch.distributed as dist
 
 def finite_everywhere(parts, group):
@@ -111,38 +108,15 @@ def agreed_step(parts, optimizer, scale, most, group):
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return True, scale
-""",
-        "float32 norm": """
-import torch.distributed as dist
-
-def finite_everywhere(parts, group):
-    good = torch.tensor(float(all(bool(torch.isfinite(p.grad).all()) for p in parts)))
-    dist.all_reduce(good, op=dist.ReduceOp.MIN, group=group)
-    return bool(good)
-
-def agreed_step(parts, optimizer, scale, most, group):
-    if not finite_everywhere(parts, group):
-        optimizer.zero_grad()
-        return False, 0.5 * scale
-    with torch.no_grad():
-        for p in parts:
-            p.grad /= scale
-        norms = torch.stack([p.grad.float().norm() for p in parts])
-        square = norms.pow(2).sum().reshape(1)
-        every = [torch.empty_like(square) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(every, square, group=group)
-        norm = torch.cat(every).sum().sqrt()
-        if norm > most:
-            for p in parts:
-                p.grad *= most / (norm + 1e-6)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return True, scale
-""",
+"""
+RIGHT: dict = {
+    "agreed_step": {
+        "cells": STEP,
+        "dist": DIST,
+        "float32 norm": changed(DIST,
+            ("torch.linalg.vector_norm(p.grad) for", "p.grad.float().norm() for")),
     },
-    "reduce_early": {
-        "cells": EARLY,
-    },
+    "reduce_early": {"cells": EARLY},
     "shard_of_all": {
         "cells": ALL,
         "grad": """
@@ -174,14 +148,16 @@ def shard_of_all(loss, named, group):
     dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
     return [shard, set(mine[i][0] for i in flags.nonzero().flatten().tolist())]
 """,
-        "bool flags": changed(
-            ALL,
-                ("torch.int32)",
-                 "torch.bool)"),
-        ),
+        "bool flags": changed(ALL, ("torch.int32)", "torch.bool)")),
     },
 }  # fmt: skip
 
+AS_COMPLETE = (
+    "while len(pieces) < len(buckets) and missing[len(pieces)] == 0:\n"
+    "            bucket = buckets[len(pieces)]",
+    "for i, bucket in enumerate(buckets):\n            if missing[i] != 0:\n"
+    "                continue\n            missing[i] = -1",
+)
 WRONG: dict = {
     "agreed_step": {
         "only first part looked at": (changed(STEP,
@@ -216,21 +192,14 @@ WRONG: dict = {
             "left out by an empty rank"),
     },
     "reduce_early": {
-        "as they complete": (changed(EARLY,
-            ("while len(pieces) < len(buckets) and missing[len(pieces)] == 0:\n"
-             "            bucket = buckets[len(pieces)]",
-             "for i, bucket in enumerate(buckets):\n            if missing[i] != 0:\n"
-             "                continue\n            missing[i] = -1")), "another order of leaving"),
+        "as they complete": (changed(EARLY, AS_COMPLETE), "another order of leaving"),
         "full at most": (changed(EARLY, (" most:", "= most:")), "exactly full"),
         "if for while": (changed(EARLY, ("while len", "if len")), "buckets that never left"),
         "pieces global, cleared": (changed(EARLY,
             ("\nimport", "PIECES = []\n\nimport"),
             ("pieces = []", "PIECES.clear()\n    pieces = PIECES")), "one buffer reused"),
         "as they complete, returned in bucket order": (changed(EARLY,
-            ("while len(pieces) < len(buckets) and missing[len(pieces)] == 0:\n"
-             "            bucket = buckets[len(pieces)]",
-             "for i, bucket in enumerate(buckets):\n            if missing[i] != 0:\n"
-             "                continue\n            missing[i] = -1"),
+            AS_COMPLETE,
             ("pieces.append(reduce_scatter(flat", "pieces.append((i, reduce_scatter(flat"),
             ("group))", "group)))"),
             ("return pieces",
