@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 
 import torch
 
@@ -204,6 +205,7 @@ def cut_gradients(x, weight, dy, group, way):
         dx = all_reduce(dx, group)
     return dx, dw, db
 """
+gradients = partial(changed, GRADIENTS)
 ROW = """
 from course_lib.collectives import all_gather, all_reduce
 
@@ -218,6 +220,7 @@ def row_step(x, weight, bias, target, lr, group):
     bias = bias - lr * db
     return y, weight, bias
 """
+row = partial(changed, ROW)
 LIN = """
 from course_lib.collectives import all_gather, all_reduce, broadcast, scatter
 from course_lib.layout import cut, span
@@ -232,6 +235,7 @@ def sharded_init(h, f, way, group):
     own = slice(*span(h, n, me))
     return weight[:, own].clone(), bias
 """
+lin = partial(changed, LIN)
 SUMMED = "        dx = all_reduce(dx, group)\n"
 GATHERS_ALL = """
 from course_lib.collectives import all_gather
@@ -248,122 +252,98 @@ def cut_gradients(x, weight, dy, group, way):
 """
 # How an answer is wrong, and the name under which it is refused.
 WRONG_GRADIENTS = {
-    "no sum": (changed(GRADIENTS, (SUMMED, "        pass\n")), "sum left out"),
-    "the mean": (changed(GRADIENTS, (SUMMED, SUMMED.rstrip() + " / n\n")), "mean"),
+    "no sum": (gradients((SUMMED, "        pass\n")), "sum left out"),
+    "the mean": (gradients((SUMMED, SUMMED.rstrip() + " / n\n")), "mean"),
     "all of dX summed": (
-        changed(GRADIENTS, ('if way == "columns"', "if True")),
+        gradients(('if way == "columns"', "if True")),
         "parts of different things added",
     ),
     "dW summed": (
-        changed(GRADIENTS, ("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group)")),
+        gradients(("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group)")),
         "parts of different things added",
     ),
     "dW averaged": (
-        changed(GRADIENTS, ("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group) / n")),
+        gradients(("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group) / n")),
         "parts of different things added",
     ),
     "db summed": (
-        changed(
-            GRADIENTS,
-            ("    return", '    if way == "rows":\n        db = all_reduce(db, group)\n    return'),
+        gradients(
+            ("    return", '    if way == "rows":\n        db = all_reduce(db, group)\n    return')
         ),
         "counted on every rank",
     ),
-    "db a mean over the batch": (
-        changed(GRADIENTS, ("dy.sum(0)", "dy.mean(0)")),
-        "mean over the rows",
-    ),
-    "dW transposed": (changed(GRADIENTS, ("x.T @ dy", "dy.T @ x")), "transposed"),
-    "another order": (
-        changed(GRADIENTS, ("return dx, dw, db", "return dw, dx, db")),
-        "in another order",
-    ),
+    "db a mean over the batch": (gradients(("dy.sum(0)", "dy.mean(0)")), "mean over the rows"),
+    "dW transposed": (gradients(("x.T @ dy", "dy.T @ x")), "transposed"),
+    "another order": (gradients(("return dx, dw, db", "return dw, dx, db")), "in another order"),
     "dX joined": (
-        changed(
-            GRADIENTS,
+        gradients(
             (
                 SUMMED,
                 SUMMED + "    else:\n        sizes = [None] * n\n"
                 "        dist.all_gather_object(sizes, dx.shape[1], group=group)\n"
                 "        dx = all_gather(dx, group, 1, sizes)\n",
-            ),
+            )
         ),
         "whole on every rank",
     ),
     "all gathered": (GATHERS_ALL, "gathered"),
     "parts gathered, then summed": (
-        changed(
-            GRADIENTS,
-            (SUMMED, "        dx = all_gather(dx[None].clone(), group).sum(0)\n"),
-        ),
+        gradients((SUMMED, "        dx = all_gather(dx[None].clone(), group).sum(0)\n")),
         "gathered",
     ),
     "a sum that undoes itself": (
-        changed(
-            GRADIENTS,
+        gradients(
             (
                 "n = group.size()",
                 'n = group.size()\n    if way == "rows":\n        dy = all_reduce(dy, group) / n',
-            ),
+            )
         ),
         "sent for nothing",
     ),
     "summed twice": (
-        changed(GRADIENTS, (SUMMED, SUMMED + "        dx = all_reduce(dx, group) / n\n")),
+        gradients((SUMMED, SUMMED + "        dx = all_reduce(dx, group) / n\n")),
         "over budget",
     ),
     "into the memory of X": (
-        changed(GRADIENTS, ("    db = dy", "    dx = x.copy_(dx)\n    db = dy")),
+        gradients(("    db = dy", "    dx = x.copy_(dx)\n    db = dy")),
         "input changed",
     ),
-    "downhill already": (changed(GRADIENTS, ("db = dy", "db = -dy")), "sign"),
+    "downhill already": (gradients(("db = dy", "db = -dy")), "sign"),
     "by autograd": (
-        changed(
-            GRADIENTS,
+        gradients(
             (
                 "dx = dy @ weight.T",
                 "x = x.clone().requires_grad_()\n    y = x @ weight\n"
                 "    y.backward(dy)\n    dx = x.grad",
-            ),
+            )
         ),
         "autograd",
     ),
-    "two of three": (
-        changed(GRADIENTS, ("return dx, dw, db", "return dx, dw")),
-        "not these tensors",
-    ),
+    "two of three": (gradients(("return dx, dw, db", "return dx, dw")), "not these tensors"),
     "one of them missing": (
-        changed(GRADIENTS, ("return dx, dw, db", "return dx, dw, None")),
+        gradients(("return dx, dw, db", "return dx, dw, None")),
         "not these tensors",
     ),
-    "nothing returned": (changed(GRADIENTS, ("return dx", "dx")), "nothing returned"),
-    "half the precision": (
-        changed(GRADIENTS, ("return dx,", "return dx.float(),")),
-        "another dtype",
-    ),
+    "nothing returned": (gradients(("return dx", "dx")), "nothing returned"),
+    "half the precision": (gradients(("return dx,", "return dx.float(),")), "another dtype"),
     "the notebook's own group": (
-        changed(GRADIENTS, (SUMMED, "        dist.all_reduce(dx)\n")),
+        gradients((SUMMED, "        dist.all_reduce(dx)\n")),
         "group left out",
     ),
 }
 
 WRONG_STEPS = {
     "added before the sum": (
-        changed(
-            ROW,
-            ("x @ weight, group", "x @ weight + bias, group"),
-            ("    y = y + bias\n", ""),
-        ),
+        row(("x @ weight, group", "x @ weight + bias, group"), ("    y = y + bias\n", "")),
         "bias added on every rank",
     ),
-    "forgotten": (changed(ROW, ("    y = y + bias\n", "")), "bias left out"),
+    "forgotten": (row(("    y = y + bias\n", "")), "bias left out"),
     "added on rank 0 alone, after the sum": (
-        changed(ROW, ("y = y + bias", "y = y + bias if me == 0 else y")),
+        row(("y = y + bias", "y = y + bias if me == 0 else y")),
         "bias left out",
     ),
     "rank 0 keeps and trains it": (
-        changed(
-            ROW,
+        row(
             ("x @ weight, group", "x @ weight + (bias if me == 0 else 0), group"),
             ("    y = y + bias\n", ""),
             ("bias = bias - lr * db", "bias = bias - lr * db if me == 0 else bias"),
@@ -371,65 +351,54 @@ WRONG_STEPS = {
         "bias trained on some ranks",
     ),
     "its gradient summed": (
-        changed(ROW, ("db = dy.sum(0)", "db = all_reduce(dy.sum(0), group)")),
+        row(("db = dy.sum(0)", "db = all_reduce(dy.sum(0), group)")),
         "bias trained N times as fast",
     ),
     "shared out": (
-        changed(
-            ROW,
+        row(
             ("x @ weight, group", "x @ weight + bias / n, group"),
             ("    y = y + bias\n", ""),
             ("db = dy.sum(0)", "db = dy.sum(0) / n"),
         ),
         "bias trained N times as slowly",
     ),
-    "never trained": (changed(ROW, ("    bias = bias - lr * db\n", "")), "bias not trained"),
+    "never trained": (row(("    bias = bias - lr * db\n", "")), "bias not trained"),
     "cut like the weight": (
-        changed(
-            ROW,
+        row(
             (
                 "bias = bias - lr * db",
                 "own = slice(me * len(db) // n, (me + 1) * len(db) // n)\n"
                 "    bias = bias.clone()\n    bias[own] -= lr * db[own]",
-            ),
+            )
         ),
         "bias cut",
     ),
     "a part of it returned": (
-        changed(ROW, ("return y, weight, bias", "return y, weight, bias[: 1 + len(bias) // n]")),
+        row(("return y, weight, bias", "return y, weight, bias[: 1 + len(bias) // n]")),
         "bias cut",
     ),
-    "no sum": (
-        changed(ROW, ("all_reduce(x @ weight, group)", "x @ weight")),
-        "sum left out",
-    ),
+    "no sum": (row(("all_reduce(x @ weight, group)", "x @ weight")), "sum left out"),
     "the mean of the parts": (
-        changed(ROW, ("all_reduce(x @ weight, group)", "all_reduce(x @ weight, group) / n")),
+        row(("all_reduce(x @ weight, group)", "all_reduce(x @ weight, group) / n")),
         "mean",
     ),
     "dW summed": (
-        changed(ROW, ("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group)")),
+        row(("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group)")),
         "parts of different things added",
     ),
-    "the loss not halved": (
-        changed(ROW, ("dy = y - target", "dy = 2 * (y - target)")),
-        "another step",
-    ),
-    "uphill": (changed(ROW, ("weight - lr", "weight + lr")), "uphill"),
+    "the loss not halved": (row(("dy = y - target", "dy = 2 * (y - target)")), "another step"),
+    "uphill": (row(("weight - lr", "weight + lr")), "uphill"),
     "the weight as it was": (
-        changed(ROW, ("return y, weight, bias", "return y, weight + lr * dw, bias")),
+        row(("return y, weight, bias", "return y, weight + lr * dw, bias")),
         "weight not trained",
     ),
     "kept alike by a mean": (
-        changed(ROW, ("    return", "    bias = all_reduce(bias, group) / n\n    return")),
+        row(("    return", "    bias = all_reduce(bias, group) / n\n    return")),
         "over budget",
     ),
-    "target as scratch": (
-        changed(ROW, ("dy = y - target", "dy = target.neg_().add_(y)")),
-        "input changed",
-    ),
+    "target as scratch": (row(("dy = y - target", "dy = target.neg_().add_(y)")), "input changed"),
     "bias on one rank only": (
-        changed(ROW, ("return y, weight, bias", "return y, weight, bias if me == 0 else None")),
+        row(("return y, weight, bias", "return y, weight, bias if me == 0 else None")),
         "not these tensors",
     ),
 }
@@ -463,19 +432,13 @@ DRAWN = (
     "    bias = torch.empty(f).uniform_(-bound, bound)\n",
 )
 WRONG_INITS = {
-    "a part from one seed": (
-        DRAWS_A_PART.replace("SEED", "pass"),
-        "same numbers on every rank",
-    ),
+    "a part from one seed": (DRAWS_A_PART.replace("SEED", "pass"), "same numbers on every rank"),
     "a part from a seed for each rank": (
         DRAWS_A_PART.replace("SEED", "torch.manual_seed(torch.initial_seed() + me)"),
         "a seed for each rank",
     ),
     "the whole from a seed for each rank": (
-        changed(
-            LIN,
-            ("    dense", "    torch.manual_seed(100 * me + torch.initial_seed())\n    dense"),
-        ),
+        lin(("    dense", "    torch.manual_seed(100 * me + torch.initial_seed())\n    dense")),
         "a seed for each rank",
     ),
     "the bound of the part": (
@@ -490,15 +453,14 @@ WRONG_INITS = {
         "another distribution",
     ),
     "rank 0's to all": (
-        changed(
-            LIN,
+        lin(
             (
                 "    if way",
                 "    if way == 'columns':\n"
                 "        mine = weight[slice(*span(f, n, me))].clone()\n"
                 "        return broadcast(mine, group), bias[: f // n].clone()\n"
                 "    if way",
-            ),
+            )
         ),
         "rank 0's part everywhere",
     ),
@@ -507,59 +469,46 @@ WRONG_INITS = {
         "other numbers",
     ),
     "bias of its own": (
-        changed(LIN, ("    if way", "    bias = torch.nn.Linear(h, f).bias.detach()\n    if way")),
+        lin(("    if way", "    bias = torch.nn.Linear(h, f).bias.detach()\n    if way")),
         "bias drawn otherwise",
     ),
-    "no bias": (changed(LIN, (", dense.bias.detach()", ", torch.zeros(f)")), "zeros"),
+    "no bias": (lin((", dense.bias.detach()", ", torch.zeros(f)")), "zeros"),
     "another bias on each rank": (
-        changed(LIN, ("weight[:, own].clone(), bias", "weight[:, own].clone(), bias.roll(me)")),
+        lin(("weight[:, own].clone(), bias", "weight[:, own].clone(), bias.roll(me)")),
         "bias differs by rank",
     ),
     "a seed of its own": (
-        changed(LIN, ("    dense", "    torch.manual_seed(0)\n    dense")),
+        lin(("    dense", "    torch.manual_seed(0)\n    dense")),
         "other numbers",
     ),
     "drawn on rank 0 and sent": (
-        changed(LIN, ("    if way", "    weight = broadcast(weight, group)\n    if way")),
+        lin(("    if way", "    weight = broadcast(weight, group)\n    if way")),
         "sent",
     ),
     "under a generator of its own": (
-        changed(
-            LIN,
-            ("    dense = torch", "    with torch.random.fork_rng():\n        dense = torch"),
-        ),
+        lin(("    dense = torch", "    with torch.random.fork_rng():\n        dense = torch")),
         "generator out of step",
     ),
     "a little more on some ranks": (
-        changed(LIN, ("    if way", "    torch.rand(me)\n    if way")),
+        lin(("    if way", "    torch.rand(me)\n    if way")),
         "generator out of step",
     ),
     "generator put back": (
-        changed(
-            LIN,
+        lin(
             ("    dense", "    state = torch.get_rng_state()\n    dense"),
             ("    if way", "    torch.set_rng_state(state)\n    if way"),
         ),
         "generator out of step",
     ),
-    "a view": (changed(LIN, ("weight[own].clone()", "weight[own]")), "whole kept alive"),
-    "a view of columns": (
-        changed(LIN, ("weight[:, own].clone()", "weight[:, own]")),
-        "whole kept alive",
-    ),
+    "a view": (lin(("weight[own].clone()", "weight[own]")), "whole kept alive"),
+    "a view of columns": (lin(("weight[:, own].clone()", "weight[:, own]")), "whole kept alive"),
     "the whole": (
-        changed(LIN, ("return weight[:, own].clone(), bias", "return weight, bias")),
+        lin(("return weight[:, own].clone(), bias", "return weight, bias")),
         "whole on every rank",
     ),
-    "[h, f]": (
-        changed(LIN, ("weight[own].clone()", "weight[own].T.clone()")),
-        "transposed",
-    ),
+    "[h, f]": (lin(("weight[own].clone()", "weight[own].T.clone()")), "transposed"),
     "evenly": (
-        changed(
-            LIN,
-            ("own = slice(*span(h, n, me))", "own = slice(me * h // n, (me + 1) * h // n)"),
-        ),
+        lin(("own = slice(*span(h, n, me))", "own = slice(me * h // n, (me + 1) * h // n)")),
         "wrong shape",
     ),
 }
@@ -578,36 +527,26 @@ ROADS = {
     ),
     "torch's own all-reduce, and a list": (
         "cut_gradients",
-        changed(
-            GRADIENTS,
+        gradients(
             (SUMMED, "        dist.all_reduce(dx, group=group)\n"),
             ("return dx, dw, db", "return [dx, dw, db]"),
         ),
     ),
-    "einsum": (
-        "cut_gradients",
-        changed(GRADIENTS, ("x.T @ dy", "torch.einsum('bh,bf->hf', x, dy)")),
-    ),
+    "einsum": ("cut_gradients", gradients(("x.T @ dy", "torch.einsum('bh,bf->hf', x, dy)"))),
     "on rank 0, before the sum": (
         "row_step",
-        changed(
-            ROW,
+        row(
             ("x @ weight, group", "x @ weight + (bias if me == 0 else 0), group"),
             ("    y = y + bias\n", ""),
         ),
     ),
     "an n-th on each rank, before the sum": (
         "row_step",
-        changed(
-            ROW,
-            ("x @ weight, group", "x @ weight + bias / n, group"),
-            ("    y = y + bias\n", ""),
-        ),
+        row(("x @ weight, group", "x @ weight + bias / n, group"), ("    y = y + bias\n", "")),
     ),
     "weight and bias changed in place": (
         "row_step",
-        changed(
-            ROW,
+        row(
             ("weight = weight - lr * dw", "weight -= lr * dw"),
             ("bias = bias - lr * db", "bias -= lr * db"),
         ),
@@ -615,12 +554,11 @@ ROADS = {
     "drawn by hand": ("sharded_init", UNIFORM.replace("BOUND", "h**-0.5")),
     "parameters": (
         "sharded_init",
-        changed(
-            LIN,
+        lin(
             (
                 "return weight[:, own].clone(), bias",
                 "return torch.nn.Parameter(weight[:, own].clone()), dense.bias",
-            ),
+            )
         ),
     ),
 }
@@ -666,7 +604,7 @@ WRONG: dict = {
         **WRONG_STEPS,
         "one buffer for every Y": (Y_BUFFER, "one buffer"),
         "the first learning rate, for good": (
-            changed(ROW, ("    dw =", "    RATES.append(lr)\n    lr = RATES[0]\n    dw ="))
+            row(("    dw =", "    RATES.append(lr)\n    lr = RATES[0]\n    dw ="))
             + "\n\nRATES = []\n",
             "another second step",
         ),
@@ -717,8 +655,7 @@ WRONG: dict = {
         **WRONG_GRADIENTS,
         "one buffer for every dX": (DX_BUFFER, "one buffer"),
         "autograd switched on": (
-            changed(
-                GRADIENTS,
+            gradients(
                 (
                     "    dx = dy @ weight.T\n    dw = x.T @ dy\n",
                     "    with torch.enable_grad():\n"

@@ -4,6 +4,8 @@ the name that each is refused by. Rarer ones stand in `lesson_03_tried.py`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.course_lessons.answers import changed
 
 PAIR = '''
@@ -36,6 +38,7 @@ def conjugates(group):
     """f and g."""
     return lambda x: F.apply(x, group), lambda p: G.apply(p, group)
 '''
+pair = partial(changed, PAIR)
 GATHER = '''
 from course_lib.collectives import all_gather, all_reduce, reduce_scatter
 
@@ -59,6 +62,7 @@ def gather_from(x, group, dim, sizes, after):
     """All pieces, joined."""
     return Gather.apply(x, group, dim, sizes, after)
 '''
+gather = partial(changed, GATHER)
 
 
 F_SUM = (
@@ -87,71 +91,64 @@ def conjugates(group):
 """
 PAIRS = {
     "f hands the gradient on": (
-        changed(PAIR, (F_SUM, "        return dy, None\n")),
+        pair((F_SUM, "        return dy, None\n")),
         "nothing summed on the way back",
     ),
     "the two exchanged": (
-        changed(PAIR, ("lambda x: F.apply", "lambda x: G.apply"), ("lambda p: G", "lambda p: F")),
+        pair(("lambda x: F.apply", "lambda x: G.apply"), ("lambda p: G", "lambda p: F")),
         "swapped",
     ),
     "g sums both ways, as torch's own does": (
-        changed(
-            PAIR,
+        pair(
             ("        y = p", "        ctx.group = group\n        y = p"),
             ("        return dy, None\n", F_SUM),
         ),
         "summed on the way back as well",
     ),
     "g in place": (
-        changed(PAIR, ("y = p.clone(memory_format=torch.contiguous_format)", "y = p")),
+        pair(("y = p.clone(memory_format=torch.contiguous_format)", "y = p")),
         "g in place",
     ),
     "g in place where it lies in one block": (
-        changed(PAIR, ("p.clone(memory_format=torch.contiguous_format)", "p.contiguous()")),
+        pair(("p.clone(memory_format=torch.contiguous_format)", "p.contiguous()")),
         "g in place",
     ),
     "f in place": (
-        changed(PAIR, ("dy.clone(memory_format=torch.contiguous_format)", "dy")),
+        pair(("dy.clone(memory_format=torch.contiguous_format)", "dy")),
         "f in place on the way back",
     ),
     "f in place where it lies in one block": (
-        changed(PAIR, ("dy.clone(memory_format=torch.contiguous_format)", "dy.contiguous()")),
+        pair(("dy.clone(memory_format=torch.contiguous_format)", "dy.contiguous()")),
         "f in place on the way back",
     ),
     "the mean of gradients": (
-        changed(PAIR, ("return total, None", "return total / ctx.group.size(), None")),
+        pair(("return total, None", "return total / ctx.group.size(), None")),
         "mean on the way back",
     ),
     "the mean of parts": (
-        changed(PAIR, ("        return y\n", "        return y / group.size()\n")),
+        pair(("        return y\n", "        return y / group.size()\n")),
         "mean",
     ),
     "g divides on the way back": (
-        changed(
-            PAIR,
+        pair(
             ("        y = p", "        ctx.group = group\n        y = p"),
             ("        return dy, None\n", "        return dy / ctx.group.size(), None\n"),
         ),
         "mean on the way back",
     ),
-    "g sums nothing": (
-        changed(PAIR, (G_SUM, "        return p.view_as(p)\n")),
-        "nothing summed",
-    ),
+    "g sums nothing": (pair((G_SUM, "        return p.view_as(p)\n")), "nothing summed"),
     "f keeps its ranks in step": (
-        changed(
-            PAIR,
+        pair(
             (
                 "        return x.view_as(x)\n",
                 "        same = x.clone()\n        dist.all_reduce(same, group=group)\n"
                 "        return same / group.size()\n",
-            ),
+            )
         ),
         "sends where nothing is owed",
     ),
     "g checks its gradient": (
-        changed(
-            PAIR,
+        pair(
             ("        y = p", "        ctx.group = group\n        y = p"),
             (
                 "        return dy, None\n",
@@ -161,65 +158,50 @@ PAIRS = {
         "sends where nothing is owed",
     ),
     "f sums on the way there": (
-        changed(
-            PAIR,
+        pair(
             (
                 "        return x.view_as(x)\n",
                 "        y = x.clone()\n        dist.all_reduce(y, group=group)\n"
                 "        return y\n",
-            ),
+            )
         ),
         "f changes its values",
     ),
     "gathered and added": (
-        changed(
-            PAIR,
+        pair(
             (
                 G_SUM,
                 "        all_of_them = [torch.empty_like(p) for _ in range(group.size())]\n"
                 "        dist.all_gather(all_of_them, p.contiguous(), group=group)\n"
                 "        return sum(all_of_them)\n",
-            ),
+            )
         ),
         "more than one all-reduce",
     ),
     "in two halves": (
-        changed(
-            PAIR,
+        pair(
             (
                 "        dist.all_reduce(y, group=group)\n",
                 "        for half in y.chunk(2):\n            dist.all_reduce(half, group=group)\n",
-            ),
+            )
         ),
         "more than one all-reduce",
     ),
     "cut off from autograd": (
-        changed(PAIR, ("lambda x: F.apply(x, group)", "lambda x: x.detach()")),
+        pair(("lambda x: F.apply(x, group)", "lambda x: x.detach()")),
         "no way back",
     ),
-    "one function": (
-        changed(PAIR, (", lambda p: G.apply(p, group)", "")),
-        "not a pair",
-    ),
+    "one function": (pair((", lambda p: G.apply(p, group)", "")), "not a pair"),
     "applied to the group": (
-        changed(PAIR, ("return lambda x: F.apply(x, group), lambda p: G.apply(p, group)", "F, G")),
+        pair(("return lambda x: F.apply(x, group), lambda p: G.apply(p, group)", "F, G")),
         "not a pair",
     ),
     "of half the precision": (
-        changed(PAIR, ("        return y\n", "        return y.float()\n")),
+        pair(("        return y\n", "        return y.float()\n")),
         "not like x",
     ),
-    "no group": (
-        changed(PAIR, ("dist.all_reduce(y, group=group)", "dist.all_reduce(y)")),
-        "group left out",
-    ),
-    "only what is in use": (
-        changed(
-            PAIR,
-            ("group=ctx.group", "group=dist.group.WORLD"),
-        ),
-        "group left out",
-    ),
+    "no group": (pair(("dist.all_reduce(y, group=group)", "dist.all_reduce(y)")), "group left out"),
+    "only what is in use": (pair(("group=ctx.group", "group=dist.group.WORLD")), "group left out"),
     "the library's": (
         "from course_lib.tensor_parallel import conjugates as made\n\n"
         "def conjugates(group):\n"
@@ -227,23 +209,18 @@ PAIRS = {
         "ready-made pair",
     ),
     "strides kept": (
-        changed(
-            PAIR,
+        pair(
             (
                 "        dist.all_reduce(y, group=group)\n        return y\n",
                 "        flat = y.view(-1)\n        dist.all_reduce(flat, group=group)\n"
                 "        return flat.as_strided(p.shape, p.stride())\n",
-            ),
+            )
         ),
         "another layout",
     ),
-    "a hook on whatever comes": (
-        HOOK.replace("        if y.requires_grad:\n    ", ""),
-        "raised",
-    ),
+    "a hook on whatever comes": (HOOK.replace("        if y.requires_grad:\n    ", ""), "raised"),
     "kept from the first call": (
-        changed(
-            PAIR,
+        pair(
             ('    """f and g."""\n', '    """f and g."""\n    seen = []\n'),
             (
                 "lambda p: G.apply(p, group)",
@@ -254,18 +231,12 @@ PAIRS = {
         "not the dense net",
     ),
     "no message for a gradient of zeros": (
-        changed(
-            PAIR, ("        dist.all_reduce(total", "        dy.any() and dist.all_reduce(total")
-        ),
+        pair(("        dist.all_reduce(total", "        dy.any() and dist.all_reduce(total")),
         "raised",
     ),
 }
-PLAIN_G = changed(
-    PAIR,
-    (
-        "lambda p: G.apply(p, group)",
-        "g\n",
-    ),
+PLAIN_G = pair(
+    ("lambda p: G.apply(p, group)", "g\n"),
     (
         "    return lambda x",
         "    def g(p):\n        y = p.contiguous() + 0\n"
@@ -273,28 +244,15 @@ PLAIN_G = changed(
     ),
 )
 GATHERS = {
-    "its own part, always": (
-        changed(GATHER, ('ctx.after == "replicated"', "True")),
-        "a sum left out",
-    ),
-    "the sum, always": (
-        changed(GATHER, ('ctx.after == "replicated"', "False")),
-        "copies summed",
-    ),
-    "exchanged": (
-        changed(GATHER, ('ctx.after == "replicated"', 'ctx.after == "sharded"')),
-        "exchanged",
-    ),
+    "its own part, always": (gather(('ctx.after == "replicated"', "True")), "a sum left out"),
+    "the sum, always": (gather(('ctx.after == "replicated"', "False")), "copies summed"),
+    "exchanged": (gather(('ctx.after == "replicated"', 'ctx.after == "sharded"')), "exchanged"),
     "the mean": (
-        changed(
-            GATHER,
-            ("ctx.sizes)\n        return", "ctx.sizes) / ctx.group.size()\n        return"),
-        ),
+        gather(("ctx.sizes)\n        return", "ctx.sizes) / ctx.group.size()\n        return")),
         "mean",
     ),
     "the mean of copies": (
-        changed(
-            GATHER,
+        gather(
             ('if ctx.after == "replicated"', "if False"),
             (
                 "        return mine",
@@ -305,81 +263,68 @@ GATHERS = {
         "sent for nothing",
     ),
     "all of the sum, then a piece": (
-        changed(
-            GATHER,
+        gather(
             (
                 "reduce_scatter(dy, ctx.group, ctx.dim, ctx.sizes)",
                 "all_reduce(dy, ctx.group).split(ctx.sizes, ctx.dim)[ctx.group.rank()]",
-            ),
+            )
         ),
         "more than its piece",
     ),
     "zeros on the way there": (
-        changed(
-            GATHER,
+        gather(
             (
                 "return all_gather(x, group, dim, sizes)",
                 "parts = [x if r == group.rank() else x.new_zeros(\n"
                 "            [k if d == dim % x.dim() else s for d, s in enumerate(x.shape)])\n"
                 "            for r, k in enumerate(sizes)]\n"
                 "        return all_reduce(torch.cat(parts, dim), group)",
-            ),
+            )
         ),
         "more than the pieces",
     ),
     "even pieces on the way there": (
-        changed(GATHER, ("all_gather(x, group, dim, sizes)", "all_gather(x, group, dim)")),
+        gather(("all_gather(x, group, dim, sizes)", "all_gather(x, group, dim)")),
         "sizes not used",
     ),
     "even pieces on the way back": (
-        changed(GATHER, ("dy.split(ctx.sizes, ctx.dim)", "dy.chunk(ctx.group.size(), ctx.dim)")),
+        gather(("dy.split(ctx.sizes, ctx.dim)", "dy.chunk(ctx.group.size(), ctx.dim)")),
         "sizes not used",
     ),
     "always along the first dim": (
-        changed(GATHER, ("return all_gather(x, group, dim", "return all_gather(x, group, 0")),
+        gather(("return all_gather(x, group, dim", "return all_gather(x, group, 0")),
         "sizes not used",
     ),
     "the neighbour's piece": (
-        changed(GATHER, ("[ctx.group.rank()]", "[ctx.group.rank() - 1]")),
+        gather(("[ctx.group.rank()]", "[ctx.group.rank() - 1]")),
         "another rank's piece",
     ),
     "no Function": (
-        changed(
-            GATHER,
+        gather(
             (
                 "Gather.apply(x, group, dim, sizes, after)",
                 "all_gather(x.detach(), group, dim, sizes)",
-            ),
+            )
         ),
         "no way back",
     ),
     "x kept": (
-        changed(
-            GATHER,
-            ("        return all", "        ctx.save_for_backward(x)\n        return all"),
-        ),
+        gather(("        return all", "        ctx.save_for_backward(x)\n        return all")),
         "kept for nothing",
     ),
-    "the notebook's rank": (
-        changed(GATHER, ("[ctx.group.rank()]", "[rank]")),
-        "not of the group",
-    ),
-    "nothing returned": (
-        changed(GATHER, ("return Gather", "Gather")),
-        "nothing returned",
-    ),
+    "the notebook's rank": (gather(("[ctx.group.rank()]", "[rank]")), "not of the group"),
+    "nothing returned": (gather(("return Gather", "Gather")), "nothing returned"),
     "a list of pieces": (
         f"{GATHER}    return [out]\n".replace("    return Gather", "    out = Gather"),
         "not the whole",
     ),
     "in the other order": (
-        changed(
-            GATHER,
+        gather(
             (
                 "return all_gather(x, group, dim, sizes)",
                 "whole = all_gather(x, group, dim, sizes)\n"
                 "        return torch.cat(whole.split(sizes, dim)[::-1], dim)",
-            ),
+            )
         ),
         "pieces out of place",
     ),

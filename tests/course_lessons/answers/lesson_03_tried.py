@@ -4,6 +4,8 @@ refused by. The likeliest stand in `lesson_03.py`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.course_lessons.answers import changed
 
 CLOSURES = """def conjugates(group):
@@ -31,6 +33,7 @@ CLOSURES = """def conjugates(group):
 
     return Enter.apply, Leave.apply
 """
+closures = partial(changed, CLOSURES)
 CONJUGATES = """class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):
@@ -84,6 +87,7 @@ class Gathering(torch.autograd.Function):
 def gather_from(x, group, dim, sizes, after):
     return Gathering.apply(x, group, dim, sizes, after)
 """
+gather = partial(changed, GATHER)
 OWN = "dx = dy.split(sizes, dim)[group.rank()]"
 SCATTER = "dx = reduce_scatter(dy, group, dim, sizes)"
 THERE = "return all_gather(x, group, dim, sizes)"
@@ -147,16 +151,15 @@ RIGHT: dict = {
     "conjugates": {
         "classes of one call": CLOSURES,
         "two that call each other": [CONJUGATES, LAMBDAS],
-        "nothing to do without a gradient": changed(
-            CLOSURES,
-            (BOTH, "    return lambda x: Enter.apply(x) if x.requires_grad else x, Leave.apply\n"),
+        "nothing to do without a gradient": closures(
+            (BOTH, "    return lambda x: Enter.apply(x) if x.requires_grad else x, Leave.apply\n")
         ),
     },
     "gather_from": {
         "a local class": LOCAL,
         "padded to the longest": PADDED,
-        "without a Function where no gradient is wanted": changed(
-            GATHER, (APPLY, f"    if not x.requires_grad:\n        {THERE}\n{APPLY}")
+        "without a Function where no gradient is wanted": gather(
+            (APPLY, f"    if not x.requires_grad:\n        {THERE}\n{APPLY}")
         ),
     },
 }
@@ -164,21 +167,17 @@ WRONG: dict = {
     "conjugates": {
         "the group in a global name": (
             "GROUP = None\n\n\n"
-            + changed(CLOSURES, (START, f"{START}    global GROUP\n    GROUP = group\n")).replace(
+            + closures((START, f"{START}    global GROUP\n    GROUP = group\n")).replace(
                 "group=group)", "group=GROUP)"
             ),
             "two at once",
         ),
         "rows and columns": (
-            changed(
-                CLOSURES,
-                ("return x.view_as(x)", "return x.reshape(-1, x.shape[-1]).reshape(x.shape)"),
-            ),
+            closures(("return x.view_as(x)", "return x.reshape(-1, x.shape[-1]).reshape(x.shape)")),
             "another shape",
         ),
         "in place where no gradient is wanted": (
-            changed(
-                CLOSURES,
+            closures(
                 (LEAVE, "p"),
                 (
                     BOTH,
@@ -188,13 +187,9 @@ WRONG: dict = {
             ),
             "g in place",
         ),
-        "strides of its own on each rank": (
-            changed(CLOSURES, (LEAVE, "p.clone()")),
-            "another layout",
-        ),
+        "strides of its own on each rank": (closures((LEAVE, "p.clone()")), "another layout"),
         "a pair kept in a default argument": (
-            changed(
-                CLOSURES,
+            closures(
                 (START, "def conjugates(group, made=[]):\n    if made:\n        return made[0]\n"),
                 (BOTH, "    made.append((Enter.apply, Leave.apply))\n    return made[0]\n"),
             ),
@@ -202,97 +197,82 @@ WRONG: dict = {
         ),
         "a pair kept for each size": (
             "MADE = {}\n\n\n"
-            + changed(
-                CLOSURES,
-                (BOTH, "    return MADE.setdefault(group.size(), (Enter.apply, Leave.apply))\n"),
+            + closures(
+                (BOTH, "    return MADE.setdefault(group.size(), (Enter.apply, Leave.apply))\n")
             ),
             "two at once",
         ),
         "one buffer for gradients": (
-            changed(
-                CLOSURES,
-                (START, f"{START}    buffers = {{}}\n"),
-                (ENTER, "buffers" + BUFFER.format("dy")),
+            closures(
+                (START, f"{START}    buffers = {{}}\n"), (ENTER, "buffers" + BUFFER.format("dy"))
             ),
             "one buffer for all",
         ),
-        "float64 for all": (
-            changed(CLOSURES, (LEAVE, "p.double().contiguous().clone()")),
-            "another dtype",
-        ),
+        "float64 for all": (closures((LEAVE, "p.double().contiguous().clone()")), "another dtype"),
         "through float32": (
-            changed(CLOSURES, (LEAVE, "p.float()"), ("return out", "return out.to(p.dtype)")),
+            closures((LEAVE, "p.float()"), ("return out", "return out.to(p.dtype)")),
             "rounded on the way",
         ),
         "x emptied": (
-            changed(
-                CLOSURES,
+            closures(
                 (
                     "return x.view_as(x)",
                     "y = x.clone()\n            x.zero_()\n            return y",
-                ),
+                )
             ),
             "f in place",
         ),
         "a hook on x itself": (
-            changed(
-                CLOSURES,
+            closures(
                 (
                     BOTH,
                     "    def f(x):\n        x.register_hook(lambda dy: Leave.apply(dy))\n"
                     "        return x\n\n    return f, Leave.apply\n",
-                ),
+                )
             ),
             "a hook on x itself",
         ),
         "in place, and autograd is told": (
-            changed(
-                CLOSURES,
+            closures(
                 (f"out = {LEAVE}", "ctx.mark_dirty(p)"),
                 ("(out, group", "(p, group"),
                 ("return out", "return p"),
             ),
             "g in place",
         ),
-        "a sparse sum": (changed(CLOSURES, ("return out", "return out.to_sparse()")), "not like x"),
+        "a sparse sum": (closures(("return out", "return out.to_sparse()")), "not like x"),
     },
     "gather_from": {
         "the whole on ctx": (
-            changed(
-                GATHER,
-                (THERE, THERE.replace("return", "ctx.whole =") + "\n        return ctx.whole"),
-            ),
+            gather((THERE, THERE.replace("return", "ctx.whole =") + "\n        return ctx.whole")),
             "kept for nothing",
         ),
-        "x on ctx": (changed(GATHER, (REST, f"{REST}        ctx.x = x\n")), "kept for nothing"),
+        "x on ctx": (gather((REST, f"{REST}        ctx.x = x\n")), "kept for nothing"),
         "an empty rank goes its own way": (
-            changed(
-                GATHER,
+            gather(
                 (
                     SCATTER,
                     "dx = dy.narrow(dim, 0, 0) if sizes[group.rank()] == 0 else "
                     "reduce_scatter(dy, group, dim, sizes)",
-                ),
+                )
             ),
             "left out by an empty rank",
         ),
         "the consumer in a global name": (
             "AFTER = []\n\n\n"
-            + changed(
-                GATHER,
+            + gather(
                 (APPLY, f"    AFTER[:] = [after]\n{APPLY}"),
                 (GIVEN, f"{GIVEN}        after = AFTER[0]\n"),
             ),
             "two at once",
         ),
         "sizes used up": (
-            changed(
-                GATHER,
+            gather(
                 (
                     APPLY,
                     "    whole = Gathering.apply(x, group, dim, list(sizes), after)\n"
                     "    sizes.clear()\n    return whole\n",
-                ),
+                )
             ),
             "input changed",
         ),
@@ -304,44 +284,41 @@ WRONG: dict = {
         ),
         "one buffer for each shape": (
             "BUFFERS = {}\n\n\n"
-            + changed(
-                GATHER,
+            + gather(
                 (
                     THERE,
                     "whole = all_gather(x, group, dim, sizes)\n"
                     "        key = whole.shape, whole.dtype\n"
                     "        mine = BUFFERS.setdefault(key, torch.empty_like(whole))\n"
                     "        return mine.copy_(whole).view_as(whole)",
-                ),
+                )
             ),
             "kept for nothing",
         ),
         "a place from the first length": (
-            changed(
-                GATHER,
+            gather(
                 (
                     OWN,
                     "own = sizes[group.rank()]\n"
                     "            start = min(group.rank() * sizes[0], sum(sizes) - own)\n"
                     "            dx = dy.narrow(dim, start, own)",
-                ),
+                )
             ),
             "gradient of the pieces",
         ),
         "slices of a negative dim": (
-            changed(
-                GATHER,
+            gather(
                 (
                     OWN,
                     "start = sum(sizes[: group.rank()])\n"
                     "            own = slice(start, start + sizes[group.rank()])\n"
                     "            dx = dy[(slice(None),) * dim + (own,)]",
-                ),
+                )
             ),
             "sizes not used",
         ),
         "the gradient written over": (
-            changed(GATHER, (SCATTER, f"{SCATTER}\n            dy.zero_()")),
+            gather((SCATTER, f"{SCATTER}\n            dy.zero_()")),
             "gradient written over",
         ),
     },

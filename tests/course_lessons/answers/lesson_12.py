@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.course_lessons.answers import changed
 
 PICK = """
@@ -19,6 +21,7 @@ def pick_stage(config, settings, room, group):
             return one
     return None
 """
+pick = partial(changed, PICK)
 # Another style: every rank tells the others how many bytes it has, and counts for all of them.
 BY_ROOMS = """
 from course_lib.collectives import all_gather
@@ -42,7 +45,7 @@ def pick_stage(config, settings, room, group):
 AGREE = "        dist.all_reduce(short, group=group)\n"
 WRONG_PICK = {
     "two keys of a setting": (
-        changed(PICK, ("**one)", "stage=one['stage'], offload=one.get('offload'))")),
+        pick(("**one)", "stage=one['stage'], offload=one.get('offload'))")),
         "a part of a setting",
     ),
     "never cut": (
@@ -53,30 +56,28 @@ WRONG_PICK = {
         "def pick_stage(config, settings, room, group):\n    return settings[-1]\n",
         "further than needed",
     ),
-    "between steps": (changed(PICK, ("alive=True", "alive=False")), "gradients forgotten"),
-    "no host": (changed(PICK, ('("device", "host")', '("device",)')), "the host forgotten"),
+    "between steps": (pick(("alive=True", "alive=False")), "gradients forgotten"),
+    "no host": (pick(('("device", "host")', '("device",)')), "the host forgotten"),
     "all tiers in one": (
-        changed(
-            PICK,
+        pick(
             (
                 'any(needs[tier] > room[tier] for tier in ("device", "host"))',
                 "sum(needs.values()) > sum(room.values())",
-            ),
+            )
         ),
         "one sum for all tiers",
     ),
-    "nobody asked": (changed(PICK, (AGREE, "")), "the ranks disagree"),
+    "nobody asked": (pick((AGREE, "")), "the ranks disagree"),
     "rank 0 decides": (
-        changed(PICK, (AGREE, "        dist.broadcast(short, group=group, group_src=0)\n")),
+        pick((AGREE, "        dist.broadcast(short, group=group, group_src=0)\n")),
         "one rank's room",
     ),
     "a majority": (
-        changed(PICK, ("if short == 0:", "if short <= n / 2:")),
+        pick(("if short == 0:", "if short <= n / 2:")),
         "it does not shard",  # most ranks have room for everything
     ),
     "sixteen bytes": (
-        changed(
-            PICK,
+        pick(
             (
                 "needs = states(config, n=n, rank=me, **one).by_tier(alive=True)",
                 "psi = states(config, stage=0, n=1).partition.numel\n"
@@ -86,33 +87,27 @@ WRONG_PICK = {
                 "        stays = (4 if k < 3 else 4 / n) * psi if away == 'cpu' else 0\n"
                 "        stays = whole if away is None else stays\n"
                 "        needs = {'device': stays, 'host': whole - stays}",
-            ),
+            )
         ),
         "sixteen bytes a number",
     ),
     "of the world": (
-        changed(PICK, ("group.size(), group.rank()", "dist.get_world_size(), dist.get_rank()")),
+        pick(("group.size(), group.rank()", "dist.get_world_size(), dist.get_rank()")),
         "not of the group",
     ),
-    "a number": (changed(PICK, ("return one", "return one['stage']")), "not one of the settings"),
-    "with more in it": (
-        changed(PICK, ("return one", "one['clip'] = 1.0; return one")),
-        "input changed",
-    ),
-    "never none": (changed(PICK, ("return None", "return settings[-1]")), "does not fit"),
-    "gives up": (
-        changed(PICK, ("            return one\n", "            return None\n")),
-        "gave up",
-    ),
+    "a number": (pick(("return one", "return one['stage']")), "not one of the settings"),
+    "with more in it": (pick(("return one", "one['clip'] = 1.0; return one")), "input changed"),
+    "never none": (pick(("return None", "return settings[-1]")), "does not fit"),
+    "gives up": (pick(("            return one\n", "            return None\n")), "gave up"),
     "not to the byte": (
-        changed(PICK, ("needs[tier] > room[tier]", "needs[tier] >= room[tier]")),
+        pick(("needs[tier] > room[tier]", "needs[tier] >= room[tier]")),
         "not to the byte",
     ),
     "a thousandth more": (
-        changed(PICK, ("needs[tier] > room[tier]", "needs[tier] > 1.001 * room[tier]")),
+        pick(("needs[tier] > room[tier]", "needs[tier] > 1.001 * room[tier]")),
         "not to the byte",
     ),
-    "one rank will do": (changed(PICK, ("short == 0", "short < n")), "one rank is enough"),
+    "one rank will do": (pick(("short == 0", "short < n")), "one rank is enough"),
     "each rank's first": (
         """
 from course_lib.collectives import all_reduce
@@ -131,29 +126,24 @@ def pick_stage(config, settings, room, group):
         "the last of the first ones",
     ),
     "by the stages": (
-        changed(PICK, ("in settings:", "in sorted(settings, key=lambda one: one['stage']):")),
+        pick(("in settings:", "in sorted(settings, key=lambda one: one['stage']):")),
         "another order",
     ),
     "the least of all rooms": (
-        changed(
-            PICK,
+        pick(
             (
                 "    for one in settings:",
                 "    least = torch.tensor([room[tier] for tier in sorted(room)])\n"
                 "    dist.all_reduce(least, dist.ReduceOp.MIN, group)\n"
                 "    room = dict(zip(sorted(room), least.tolist()))\n"
                 "    for one in settings:",
-            ),
+            )
         ),
         "the least room",
     ),
-    "plain SGD": (
-        changed(PICK, ("rank=me, **one", "rank=me, optimizer='sgd', **one")),
-        "another optimizer",
-    ),
+    "plain SGD": (pick(("rank=me, **one", "rank=me, optimizer='sgd', **one")), "another optimizer"),
     "remembered": (
-        changed(
-            PICK,
+        pick(
             ("\n\ndef pick", "\n\nknown = {}\n\n\ndef pick"),
             (
                 "    n, me =",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.course_lessons.answers import changed
 
 LADDER = '''
@@ -33,6 +35,7 @@ def walk_ladder(attempt, rows):
         now = up
     return now
 '''
+ladder = partial(changed, LADDER)
 # Another style: an answer that goes by recursion.
 BY_RECURSION = """
 from course_lib.memory import OutOfMemory
@@ -85,36 +88,26 @@ WRONG_LADDER = {
         "further down than needed",
     ),
     "another batch": (
-        changed(
-            LADDER,
-            ("dict(rows=1, accumulate=rows)", "dict(rows=1)"),
-            (UP, "    while False:"),
-        ),
+        ladder(("dict(rows=1, accumulate=rows)", "dict(rows=1)"), (UP, "    while False:")),
         "another batch",
     ),
-    "no recomputation": (changed(LADDER, (" dict(recompute=True),", "")), "a rung left out"),
-    "ends one rung early": (changed(LADDER, (" dict(offload=both),", "")), "a rung left out"),
+    "no recomputation": (ladder((" dict(recompute=True),", "")), "a rung left out"),
+    "ends one rung early": (ladder((" dict(offload=both),", "")), "a rung left out"),
     "stage 2 on the host left out": (
-        changed(LADDER, ('dict(stage=2), dict(offload="cpu"),', "dict(stage=2),")),
+        ladder(('dict(stage=2), dict(offload="cpu"),', "dict(stage=2),")),
         "a rung left out",
     ),
     "stage 1 too": (
-        changed(LADDER, ("dict(stage=2),", "dict(stage=1), dict(stage=2),")),
+        ladder(("dict(stage=2),", "dict(stage=1), dict(stage=2),")),
         "beside the ladder",
     ),
     "stage 3 at once": (
-        changed(LADDER, (' dict(stage=2), dict(offload="cpu"),\n', "\n")),
+        ladder((' dict(stage=2), dict(offload="cpu"),\n', "\n")),
         "further down than needed",
     ),
-    "not back up": (
-        changed(LADDER, (UP, "    while False:")),
-        "not back up",
-    ),
+    "not back up": (ladder((UP, "    while False:")), "not back up"),
     "one row too many": (
-        changed(
-            LADDER,
-            ("            break\n        now = up", "            return up\n        now = up"),
-        ),
+        ladder(("            break\n        now = up", "            return up\n        now = up")),
         "does not fit",
     ),
     "not caught": (
@@ -123,69 +116,60 @@ WRONG_LADDER = {
         "    attempt(**now)\n    return now\n",
         "gave up at the first",
     ),
-    "nothing": (changed(LADDER, ("    return now\n", "    return\n")), "nothing returned"),
-    "up once": (
-        changed(LADDER, (UP, "    for _ in range(rows > now['rows']):")),
-        "not twice as many",
-    ),
+    "nothing": (ladder(("    return now\n", "    return\n")), "nothing returned"),
+    "up once": (ladder((UP, "    for _ in range(rows > now['rows']):")), "not twice as many"),
     "up from the top": (
-        changed(
-            LADDER,
+        ladder(
             (
                 'dict(now, rows=2 * now["rows"], accumulate=now["accumulate"] // 2)',
                 'dict(now, rows=rows, accumulate=1) if now["accumulate"] == rows else dict(\n'
                 '            now, rows=2 * now["rows"], accumulate=now["accumulate"] // 2)',
-            ),
+            )
         ),
         "not back up",
     ),
     "past the batch": (
-        changed(
-            LADDER,
+        ladder(
             (UP, "    while True:"),
             ('accumulate=now["accumulate"] // 2', 'accumulate=max(1, now["accumulate"] // 2)'),
         ),
         "another batch",
     ),
     "begins with one row": (
-        changed(
-            LADDER,
+        ladder(
             ("dict(rows=rows, accumulate=1, recompute", "dict(rows=1, accumulate=rows, recompute"),
             ("dict(rows=1, accumulate=rows), ", ""),
         ),
         "a rung left out",
     ),
     "half the rows each time": (
-        changed(
-            LADDER,
+        ladder(
             (
                 "dict(rows=1, accumulate=rows)",
                 "*[dict(rows=rows >> k, accumulate=1 << k) for k in range(1, rows.bit_length())]",
-            ),
+            )
         ),
         "rows step by step",
     ),
     "stage 3 keeps the host": (
-        changed(LADDER, ("dict(stage=3, offload=None)", "dict(stage=3)")),
+        ladder(("dict(stage=3, offload=None)", "dict(stage=3)")),
         "a rung left out",
     ),
     "recomputation first": (
-        changed(
-            LADDER,
+        ladder(
             (
                 "dict(rows=1, accumulate=rows), dict(recompute=True)",
                 "dict(recompute=True), dict(rows=1, accumulate=rows)",
-            ),
+            )
         ),
         "a rung left out",
     ),
     "the last one again": (
-        changed(LADDER, ("    return now\n", "    attempt(**now)\n    return now\n")),
+        ladder(("    return now\n", "    attempt(**now)\n    return now\n")),
         "too many attempts",
     ),
     "failures remembered": (
-        changed(
-            LADDER,
+        ladder(
             ("\n\ndef walk", "\n\nfailed = []\n\n\ndef walk"),
             (
                 "            attempt(**now)\n            break",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.course_lessons.answers import changed
 
 FILL = """
@@ -28,6 +30,7 @@ def fill_batch(config, world):
         "gradient_accumulation_steps": k,
     }
 """
+fill = partial(changed, FILL)
 # Another style: a match over what is there, an error of its own that is a ValueError.
 FILL_BY_CASES = """
 import copy
@@ -78,40 +81,37 @@ NONE = """    if train is None and micro is None:
 ALL_THREE = "    if None not in (train, micro, k):\n"
 WRONG_FILL = {
     "one rank": (
-        changed(FILL, ("def fill_batch(config, world):\n",
-                       "def fill_batch(config, world):\n    world = 1\n")),
+        fill(("def fill_batch(config, world):\n",
+              "def fill_batch(config, world):\n    world = 1\n")),
         "one rank alone",
     ),
-    "not checked": (changed(FILL, (GIVEN, ""), (CHECKED, "")), "not checked"),
+    "not checked": (fill((GIVEN, ""), (CHECKED, "")), "not checked"),
     "three are believed": (
-        changed(FILL, (NONE, NONE + ALL_THREE + "        return dict(config)\n")),
+        fill((NONE, NONE + ALL_THREE + "        return dict(config)\n")),
         "three are believed",
     ),
     "accumulates by itself": (
-        changed(
-            FILL,
+        fill(
             ("    if k is None:\n",
              "    if k is None and micro is None:\n        micro = 1\n    if k is None:\n"),
         ),
         "accumulates by itself",
     ),
     "the batch made to fit": (
-        changed(FILL, (NONE, NONE + ALL_THREE + "        train = None\n")),
+        fill((NONE, NONE + ALL_THREE + "        train = None\n")),
         "the batch changed in silence",
     ),
     "from accumulation alone": (
-        changed(FILL, (NONE, "    if train is None and micro is None:\n        micro = 1\n"),
-                ),
+        fill((NONE, "    if train is None and micro is None:\n        micro = 1\n")),
         "from accumulation alone",
     ),
     "wants two": (
-        changed(FILL, ("    if train is None and micro is None:\n",
-                       "    if [train, micro, k].count(None) > 1:\n")),
+        fill(("    if train is None and micro is None:\n",
+              "    if [train, micro, k].count(None) > 1:\n")),
         "wants two of three",
     ),
     "zero is not there": (
-        changed(
-            FILL,
+        fill(
             ('config.get("train_batch_size")', 'config.get("train_batch_size") or None'),
             ('config.get("train_micro_batch_size_per_gpu")',
              'config.get("train_micro_batch_size_per_gpu") or None'),
@@ -121,16 +121,14 @@ WRONG_FILL = {
         "zero is not there",
     ),
     "sign not looked at": (
-        changed(
-            FILL,
+        fill(
             ("size <= 0 for", "size == 0 for"),
             ("train <= 0 or micro <= 0 or k <= 0 or train !=", "train !="),
         ),
         "sign not looked at",
     ),
     "rounded up": (
-        changed(
-            FILL,
+        fill(
             ("k = train // (micro * world)", "k = -(-train // (micro * world))"),
             ("micro = train // (world * k)", "micro = -(-train // (world * k))"),
             (CHECKED, ""),
@@ -140,14 +138,13 @@ WRONG_FILL = {
         "rounded up",
     ),
     "rounded down": (
-        changed(FILL, (CHECKED, "    if min(micro, k) < 1:\n        raise ValueError('0')\n"),
-                (NONE, NONE + ALL_THREE + "        if train != micro * k * world:\n"
-                                          "            raise ValueError('no product')\n")),
+        fill((CHECKED, "    if min(micro, k) < 1:\n        raise ValueError('0')\n"),
+             (NONE, NONE + ALL_THREE + "        if train != micro * k * world:\n"
+                              "            raise ValueError('no product')\n")),
         "rounded down",
     ),
     "each divides by itself": (
-        changed(
-            FILL,
+        fill(
             ("        micro = train // (world * k)\n",
              "        if train % world or train % k:\n            raise ValueError('left over')\n"
              "        return config | dict(\n"
@@ -158,8 +155,7 @@ WRONG_FILL = {
         "each divides by itself",
     ),
     "each of both by itself": (
-        changed(
-            FILL,
+        fill(
             (CHECKED, ""),
             (NONE, NONE + ALL_THREE + "        if train != micro * k * world:\n"
                                       "            raise ValueError('no product')\n"
@@ -169,62 +165,60 @@ WRONG_FILL = {
         "each divides by itself",
     ),
     "a share of 0": (
-        changed(FILL, (CHECKED, "    if micro and k and train != micro * k * world:\n"
-                                "        raise ValueError('no product')\n")),
+        fill((CHECKED, "    if micro and k and train != micro * k * world:\n"
+                       "        raise ValueError('no product')\n")),
         "a share of 0",
     ),
     "accumulation worked out anew": (
-        changed(FILL, ("    if k is None:\n", "    if k is None or train and micro:\n")),
+        fill(("    if k is None:\n", "    if k is None or train and micro:\n")),
         "accumulation changed in silence",
     ),
     "no accumulation": (
-        changed(FILL, ("train // (micro * world) if train and micro else 1", "1")),
+        fill(("train // (micro * world) if train and micro else 1", "1")),
         "accumulation always 1",
     ),
     "None for an error": (
-        changed(FILL, ('raise ValueError(f"{train} is not', 'return None and (f"{train} is not')),
+        fill(('raise ValueError(f"{train} is not', 'return None and (f"{train} is not')),
         "not a dictionary",
     ),
     "keys that stay": (
-        "SEEN = {}\n" + changed(FILL, ("    return {\n        **config,\n",
-                                      "    SEEN.update(config)\n    return {\n        **SEEN,\n")),
+        "SEEN = {}\n" + fill(("    return {\n        **config,\n",
+                             "    SEEN.update(config)\n    return {\n        **SEEN,\n")),
         "keys of another config",
     ),
     "one dictionary for all": (
-        "OUT = {}\n" + changed(FILL, ("    return {\n        **config,\n",
-                                     "    OUT.clear()\n    OUT.update({\n        **config,\n"),
-                              ('accumulation_steps": k,\n    }\n',
-                               'accumulation_steps": k,\n    })\n    return OUT\n')),
+        "OUT = {}\n" + fill(("    return {\n        **config,\n",
+                            "    OUT.clear()\n    OUT.update({\n        **config,\n"),
+                            ('accumulation_steps": k,\n    }\n',
+                             'accumulation_steps": k,\n    })\n    return OUT\n')),
         "not a new dictionary",
     ),
     "true division": (
-        changed(
-            FILL,
+        fill(
             ("k = train // (micro * world)", "k = train / (micro * world)"),
             ("micro = train // (world * k)", "micro = train / (world * k)"),
         ),
         "not a whole number",
     ),
     "an assertion": (
-        changed(FILL, ('raise ValueError("name a batch or a micro-batch")',
-                       'raise AssertionError("name a batch or a micro-batch")')),
+        fill(('raise ValueError("name a batch or a micro-batch")',
+              'raise AssertionError("name a batch or a micro-batch")')),
         "another error",
     ),
     "divides by zero": (
-        changed(FILL, (GIVEN, ""), ("if train and micro else 1",
-                                    "if train is not None and micro is not None else 1")),
+        fill((GIVEN, ""), ("if train and micro else 1",
+                           "if train is not None and micro is not None else 1")),
         "another error",
     ),
     "in place": (
-        changed(FILL, ("    return {\n        **config,\n", "    config |= {\n"),
-                ('accumulation_steps": k,\n    }\n',
-                 'accumulation_steps": k,\n    }\n    return config\n')),
+        fill(("    return {\n        **config,\n", "    config |= {\n"),
+             ('accumulation_steps": k,\n    }\n',
+              'accumulation_steps": k,\n    }\n    return config\n')),
         "input changed",
     ),
-    "the triple alone": (changed(FILL, ("        **config,\n", "")), "other keys lost"),
-    "two of three": (changed(FILL, ('        "gradient_accumulation_steps": k,\n', "")),
-                     "a size missing"),
-    "nothing": (changed(FILL, ("    return {\n", "    {\n")), "nothing returned"),
+    "the triple alone": (fill(("        **config,\n", "")), "other keys lost"),
+    "two of three": (fill(('        "gradient_accumulation_steps": k,\n', "")), "a size missing"),
+    "nothing": (fill(("    return {\n", "    {\n")), "nothing returned"),
     "a tuple": (
         "def fill_batch(config, world):\n    return (1, 1, 1)\n", "not a dictionary"),
 }  # fmt: skip
@@ -268,31 +262,31 @@ def fill_batch(config, world):
 OUT = "    return {\n        **config,\n"
 WRONG_FILL |= {
     "a multiple of the product": (
-        changed(FILL, ("train != micro * k * world:", "train % (micro * k * world):")),
+        fill(("train != micro * k * world:", "train % (micro * k * world):")),
         "three are believed",
     ),
     "a multiple where three are named": (
-        changed(FILL, (CHECKED, CHECKED.replace("train != micro * k * world", "train < micro * k "
-                                                "* world or train % (micro * k * world)"))),
+        fill((CHECKED, CHECKED.replace("train != micro * k * world", "train < micro * k "
+                                       "* world or train % (micro * k * world)"))),
         "three are believed",
     ),
     "one rank is not checked": (
-        changed(FILL, ("or train != micro * k * world:", "or world > 1 and train != micro * k * "
-                       "world:")),
+        fill(("or train != micro * k * world:", "or world > 1 and train != micro * k * "
+              "world:")),
         "not checked",
     ),
     "without what is false": (
-        changed(FILL, (OUT, "    config = {key: x for key, x in config.items() if x}\n" + OUT)),
+        fill((OUT, "    config = {key: x for key, x in config.items() if x}\n" + OUT)),
         "other keys lost",
     ),
     "without empty sections": (
-        changed(FILL, (OUT, "    config = {key: x for key, x in config.items() "
-                       "if x not in ({}, None, False)}\n" + OUT)),
+        fill((OUT, "    config = {key: x for key, x in config.items() "
+              "if x not in ({}, None, False)}\n" + OUT)),
         "other keys lost",
     ),
     "false is None": (
-        changed(FILL, ("        **config,\n", "        **{key: x or None for key, x in "
-                       "config.items()},\n")),
+        fill(("        **config,\n", "        **{key: x or None for key, x in "
+              "config.items()},\n")),
         "other keys lost",
     ),
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.course_lessons.answers import changed
 
 WORDS = """
@@ -36,6 +38,7 @@ def in_fsdp2(config):
         unsaid -= {"offload_param", "offload_optimizer"}
     return arguments, unsaid
 """
+words = partial(changed, WORDS)
 # Another style: arguments only where they say something, names in full, as a list.
 WORDS_BY_NEED = """
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
@@ -72,118 +75,107 @@ def in_fsdp2(config):
 NO_OFFLOAD = '    unsaid -= {n for n in unsaid if zero.get(n) == {"device": "none"}}\n'
 STAGE_3 = '        "reshard_after_forward": stage == 3,\n'
 WRONG_WORDS = {
-    "always frees": (changed(WORDS, (STAGE_3, '        "reshard_after_forward": True,\n')),
+    "always frees": (words((STAGE_3, '        "reshard_after_forward": True,\n')),
                      "freed after the forward"),
-    "never frees": (changed(WORDS, (STAGE_3, '        "reshard_after_forward": False,\n')),
+    "never frees": (words((STAGE_3, '        "reshard_after_forward": False,\n')),
                     "kept after the forward"),
     "one type for all": (
-        changed(WORDS, ("    arguments = {\n", "    half = half or reduced\n    arguments = {\n")),
+        words(("    arguments = {\n", "    half = half or reduced\n    arguments = {\n")),
         "the reduction's type for all",
     ),
     "files are memory": (
-        changed(WORDS, ('    if "nvme" in where:\n        raise ValueError("no files")\n',
-                        '    where = ["cpu" if w == "nvme" else w for w in where]\n')),
+        words(('    if "nvme" in where:\n        raise ValueError("no files")\n',
+               '    where = ["cpu" if w == "nvme" else w for w in where]\n')),
         "files forgotten",
     ),
-    "no word of freeing": (changed(WORDS, (STAGE_3, "")), "left to the default"),
-    "stage 0 too": (changed(WORDS, ("if stage == 0:", "if stage is None:")),
-                    "sharded what was whole"),
-    "communication type lost": (changed(WORDS, (", reduce_dtype=reduced", "")),
-                                "communication type lost"),
+    "no word of freeing": (words((STAGE_3, "")), "left to the default"),
+    "stage 0 too": (words(("if stage == 0:", "if stage is None:")), "sharded what was whole"),
+    "communication type lost": (words((", reduce_dtype=reduced", "")), "communication type lost"),
     "always reduces in float32": (
-        changed(WORDS, ('SHORT.get(config.get("communication_data_type"))',
-                        'SHORT[config.get("communication_data_type", "fp32")]')),
+        words(('SHORT.get(config.get("communication_data_type"))',
+               'SHORT[config.get("communication_data_type", "fp32")]')),
         "reduced in another type",
     ),
     "on because it is there": (
-        changed(WORDS, ('        if config.get(name, {}).get("enabled"):\n',
-                        "        if name in config and half is None:\n")),
+        words(('        if config.get(name, {}).get("enabled"):\n',
+               "        if name in config and half is None:\n")),
         "switched off",
     ),
-    "never in 16 bits": (changed(WORDS, ("half = SHORT[name]", "half = None")),
-                         "another precision"),
+    "never in 16 bits": (words(("half = SHORT[name]", "half = None")), "another precision"),
     "states alone are all": (
-        changed(WORDS, ('where == ["cpu", "cpu"]', '"cpu" in where')),
+        words(('where == ["cpu", "cpu"]', '"cpu" in where')),
         "parameters moved as well",
     ),
-    "nothing on the host": (
-        changed(WORDS, ('where == ["cpu", "cpu"]', "False")),
-        "left on the device",
-    ),
-    "always pinned": (changed(WORDS, ("pin_memory=pinned", "")), "pinned memory"),
-    "never pinned": (changed(WORDS, ("pin_memory=pinned", "pin_memory=False")), "pinned memory"),
-    "nothing is lost": (changed(WORDS, ("return arguments, unsaid", "return arguments, set()")),
+    "nothing on the host": (words(('where == ["cpu", "cpu"]', "False")), "left on the device"),
+    "always pinned": (words(("pin_memory=pinned", "")), "pinned memory"),
+    "never pinned": (words(("pin_memory=pinned", "pin_memory=False")), "pinned memory"),
+    "nothing is lost": (words(("return arguments, unsaid", "return arguments, set()")),
                         "lost in silence"),
-    "all is lost": (
-        changed(WORDS, ('set(zero) - {"stage"}', "set(zero)")),
-        "said after all",
-    ),
+    "all is lost": (words(('set(zero) - {"stage"}', "set(zero)")), "said after all"),
     "the loop's keys": (
-        changed(WORDS, ('unsaid = set(zero) - {"stage"}',
-                        'unsaid = set(zero) - {"stage"} | {"gradient_clipping"}')),
+        words(('unsaid = set(zero) - {"stage"}',
+               'unsaid = set(zero) - {"stage"} | {"gradient_clipping"}')),
         "not in the section",
     ),
-    "with the mesh": (changed(WORDS, (STAGE_3, STAGE_3 + '        "mesh": None,\n')),
-                      "no argument for it"),
+    "with the mesh": (words((STAGE_3, STAGE_3 + '        "mesh": None,\n')), "no argument for it"),
     "a policy that is none": (
-        changed(WORDS, (
+        words((
             "MixedPrecisionPolicy(param_dtype=half, reduce_dtype=reduced)", '"bf16"')),
         "fully_shard refuses",
     ),
     "refuses 16 bits": (
-        changed(WORDS, ("            half = SHORT[name]\n",
-                        "            raise ValueError(name)\n")),
+        words(("            half = SHORT[name]\n",
+               "            raise ValueError(name)\n")),
         "refused though it can be said",
     ),
-    "arguments alone": (changed(WORDS, ("return arguments, unsaid", "return arguments")),
-                        "not a pair"),
-    "nothing": (changed(WORDS, ("return arguments, unsaid", "return")), "nothing returned"),
+    "arguments alone": (words(("return arguments, unsaid", "return arguments")), "not a pair"),
+    "nothing": (words(("return arguments, unsaid", "return")), "nothing returned"),
     "in place": (
-        changed(WORDS, ('stage = zero.get("stage", 0)', 'stage = zero.pop("stage", 0)')),
+        words(('stage = zero.get("stage", 0)', 'stage = zero.pop("stage", 0)')),
         "input changed",
     ),
     "sections that are there": (
-        changed(WORDS, ('where == ["cpu", "cpu"]', "param and states")), "none is no offload"
+        words(('where == ["cpu", "cpu"]', "param and states")), "none is no offload"
     ),
     "both are there and one is on the host": (
-        changed(WORDS, ('where == ["cpu", "cpu"]', 'param and states and "cpu" in where')),
+        words(('where == ["cpu", "cpu"]', 'param and states and "cpu" in where')),
         "parameters moved as well",
     ),
     "both of them none": (
-        changed(WORDS, ('where == ["cpu", "cpu"]', "param and where[0] == where[1]")),
+        words(('where == ["cpu", "cpu"]', "param and where[0] == where[1]")),
         "none is no offload",
     ),
     "none is lost too": (
-        changed(WORDS, (NO_OFFLOAD, "")), "none is no offload"
+        words((NO_OFFLOAD, "")), "none is no offload"
     ),
     "pinned as the states are": (
-        changed(WORDS, ('param.get("pin_memory", True)', 'states.get("pin_memory", True)')),
+        words(('param.get("pin_memory", True)', 'states.get("pin_memory", True)')),
         "pinned memory",
     ),
     "pinned where both are": (
-        changed(WORDS, ('param.get("pin_memory", True)',
-                        'param.get("pin_memory", True) and states.get("pin_memory", True)')),
+        words(('param.get("pin_memory", True)',
+               'param.get("pin_memory", True) and states.get("pin_memory", True)')),
         "pinned memory",
     ),
-    "files of the states alone": (changed(WORDS, ('"nvme" in where', 'where[1] == "nvme"')),
+    "files of the states alone": (words(('"nvme" in where', 'where[1] == "nvme"')),
                                   "files forgotten"),
-    "parameters alone move": (changed(WORDS, ('where == ["cpu", "cpu"]', 'where[0] == "cpu"')),
+    "parameters alone move": (words(('where == ["cpu", "cpu"]', 'where[0] == "cpu"')),
                               "states moved as well"),
-    "any 16 bits are bfloat16": (changed(WORDS, ("half = SHORT[name]", "half = torch.bfloat16")),
+    "any 16 bits are bfloat16": (words(("half = SHORT[name]", "half = torch.bfloat16")),
                                  "another precision"),
-    "types swapped": (changed(WORDS, ("param_dtype=half, reduce_dtype=reduced",
-                                      "param_dtype=reduced, reduce_dtype=half")),
+    "types swapped": (words(("param_dtype=half, reduce_dtype=reduced",
+                             "param_dtype=reduced, reduce_dtype=half")),
                       "another precision"),
     "a section that has to be there": (
-        changed(WORDS, ('config.get("zero_optimization", {})', 'config["zero_optimization"]')),
+        words(('config.get("zero_optimization", {})', 'config["zero_optimization"]')),
         "another error",
     ),
-    "fp16 left out": (changed(WORDS, ('"fp16": torch.float16, ', ""), ("half = SHORT[name]",
-                                      "half = SHORT.get(name, torch.float16)")),
+    "fp16 left out": (words(('"fp16": torch.float16, ', ""), ("half = SHORT[name]",
+                             "half = SHORT.get(name, torch.float16)")),
                       "communication type lost"),
     "types by their names": (
-        changed(WORDS, ('{"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}',
-                        '{"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}')),
+        words(('{"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}',
+               '{"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}')),
         "fully_shard refuses",
     ),
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.course_lessons.answers import changed
 
 LOG = """
@@ -44,6 +46,7 @@ def read_log(lines):
         "verdict": verdict,
     }
 """
+log = partial(changed, LOG)
 # Another style: no regular expression, the lines of rank 0 cut into steps first, floats.
 LOG_BY_STEPS = """
 def after(line, words):
@@ -85,14 +88,12 @@ GREW = "        doubled += round(math.log2(tried / left))\n"
 SCALE = "    scale = skips[-1][1] if skips else None\n"
 WRONG_LOG = {
     "reductions alone": (
-        changed(LOG, (SKIPPED, '    skipped = sum("reducing" in x for x in lines)\n')),
+        log((SKIPPED, '    skipped = sum("reducing" in x for x in lines)\n')),
         "the hysteresis passed over",
     ),
-    "moved at every step": (changed(LOG, ("len(steps) - skipped", "len(steps)")),
-                            "it moved at every step"),
+    "moved at every step": (log(("len(steps) - skipped", "len(steps)")), "it moved at every step"),
     "the last number of the line": (
-        changed(
-            LOG,
+        log(
             (
                 SCALE,
                 '    told = [x for x in lines if "OVERFLOW" in x]\n'
@@ -102,23 +103,18 @@ WRONG_LOG = {
         "the hysteresis taken for a scale",
     ),
     "an overflow late in the run": (
-        changed(
-            LOG,
+        log(
             (LOST, "    if True in steps[steps.index(False):] if False in steps else False:\n"
                    '        verdict = "diverged"\n    elif ended or (last and at_least):\n'),
         ),
         "a late overflow is lost",
     ),
     "every mention": (
-        changed(
-            LOG,
-            (SKIPPED, '    skipped = sum("OVERFLOW" in x or "hysteresis" in x for x in lines)\n'),
-        ),
+        log((SKIPPED, '    skipped = sum("OVERFLOW" in x or "hysteresis" in x for x in lines)\n')),
         "every mention counted",
     ),
     "DeepSpeed's count": (
-        changed(
-            LOG,
+        log(
             (
                 SKIPPED,
                 '    told = re.findall(r"skipped=(\\d+)", " ".join(lines))\n'
@@ -127,26 +123,21 @@ WRONG_LOG = {
         ),
         "DeepSpeed's count believed",
     ),
-    "the error too": (changed(LOG, (SKIPPED, "    skipped = len(skips) + ended\n")),
+    "the error too": (log((SKIPPED, "    skipped = len(skips) + ended\n")),
                       "the last error counted"),
     "all ranks' steps": (
-        changed(
-            LOG,
-            (MADE, '    made = sum("| loss" in x for x in lines) - skipped\n'),
-        ),
+        log((MADE, '    made = sum("| loss" in x for x in lines) - skipped\n')),
         "each rank's lines counted",
     ),
     "the last step's number": (
-        changed(
-            LOG,
+        log(
             (MADE, '    made = int(re.findall(r" step (\\d+) ", " ".join(lines))[-1]) - skipped\n'),
         ),
         "the last number taken",
     ),
-    "what was tried": (changed(LOG, ("skips[-1][1]", "skips[-1][0]")), "the scale that was tried"),
+    "what was tried": (log(("skips[-1][1]", "skips[-1][0]")), "the scale that was tried"),
     "the last reduction": (
-        changed(
-            LOG,
+        log(
             (
                 SCALE,
                 '    told = re.findall(r"reducing to (\\d+)", " ".join(lines))\n'
@@ -155,32 +146,27 @@ WRONG_LOG = {
         ),
         "the hysteresis passed over",
     ),
-    "a default": (changed(LOG, ("if skips else None", "if skips else 2**16")),
-                  "a scale from nowhere"),
-    "no growth": (changed(LOG, (GREW, "        doubled += 0\n")), "growth not seen"),
-    "jumps": (changed(LOG, (GREW, "        doubled += tried > left\n")), "jumps counted"),
+    "a default": (log(("if skips else None", "if skips else 2**16")), "a scale from nowhere"),
+    "no growth": (log((GREW, "        doubled += 0\n")), "growth not seen"),
+    "jumps": (log((GREW, "        doubled += tried > left\n")), "jumps counted"),
     "from what was tried": (
-        changed(
-            LOG,
+        log(
             ("(_, left), (tried, _) in zip", "(left, _), (tried, _) in zip"),
             (GREW, "        doubled += max(0, round(math.log2(tried / left)))\n"),
         ),
         "compared with what was tried",
     ),
     "the ends": (
-        changed(
-            LOG,
+        log(
             (LOST, "    if skips:\n        doubled = max(0, round(math.log2(skips[-1][0] / "
                    "skips[0][0])))\n" + LOST),
         ),
         "the ends compared",
     ),
-    "any is trouble": (changed(LOG, ('"still looking" if last else', '"still looking" if skips else'
-                                     )),
+    "any is trouble": (log(('"still looking" if last else', '"still looking" if skips else')),
                        "any overflow is trouble"),
     "any at the least": (
-        changed(
-            LOG,
+        log(
             (LOST, "    one = [x for x in skips if x[0] == x[1] and (x[0], x[0]) in twice]\n"
                    "    if ended or one:\n"),
             ("    steps, skips = [], []\n",
@@ -190,103 +176,98 @@ WRONG_LOG = {
         ),
         "one at the least scale",
     ),
-    "never diverged": (changed(LOG, ('"diverged" if made else "no', '"no')),
-                       "two ends taken for one"),
-    "always diverged": (changed(LOG, ('"diverged" if made else "no scale was found"', '"diverged"'
-                                      )),
+    "never diverged": (log(('"diverged" if made else "no', '"no')), "two ends taken for one"),
+    "always diverged": (log(('"diverged" if made else "no scale was found"', '"diverged"')),
                         "two ends taken for one"),
-    "the error alone": (changed(LOG, (LOST, "    if ended:\n")), "an endless row not seen"),
+    "the error alone": (log((LOST, "    if ended:\n")), "an endless row not seen"),
     "any rank's step": (
-        changed(LOG, ("            steps.append(pending)\n            last, pending",
-                      "            steps.append(pending)\n        if '| loss' in line:\n"
-                      "            last, pending"),
-                ),
+        log(("            steps.append(pending)\n            last, pending",
+             "            steps.append(pending)\n        if '| loss' in line:\n"
+             "            last, pending")),
         "ranks mixed up",
     ),
     "only what reduces": (
-        changed(
-            LOG,
+        log(
             ('"still looking" if last else',
              '"still looking" if last and len({*skips[-1]}) > 1 else'),
         ),
         "the hysteresis passed over",
     ),
-    "another word": (changed(LOG, ('"settled"', '"fine"')), "another word"),
-    "off by one": (changed(LOG, ("    doubled = 0\n", "    doubled = 1\n")), "doubled misread"),
-    "a bool": (changed(LOG, (SKIPPED, SKIPPED + "    skips = skips[:1]\n")), "scale misread"),
-    "without the scale": (changed(LOG, ('        "scale": scale,\n', "")), "a key missing"),
-    "the first line": (changed(LOG, ("skips[-1][1] if skips else None", "skips[-1][1]")),
+    "another word": (log(('"settled"', '"fine"')), "another word"),
+    "off by one": (log(("    doubled = 0\n", "    doubled = 1\n")), "doubled misread"),
+    "a bool": (log((SKIPPED, SKIPPED + "    skips = skips[:1]\n")), "scale misread"),
+    "without the scale": (log(('        "scale": scale,\n', "")), "a key missing"),
+    "the first line": (log(("skips[-1][1] if skips else None", "skips[-1][1]")),
                        "stopped by an error"),
     "takes lines out": (
-        changed(LOG, ("    for line in lines:\n        found",
-                      "    for line in lines[:]:\n        lines.remove(line)\n        found"),
-                ('any("already at minimum" in line for line in lines)', "False"),
-                ),
+        log(("    for line in lines:\n        found",
+             "    for line in lines[:]:\n        lines.remove(line)\n        found"),
+            ('any("already at minimum" in line for line in lines)', "False")),
         "input changed",
     ),
-    "nothing": (changed(LOG, ("    return {\n", "    {\n")), "nothing returned"),
+    "nothing": (log(("    return {\n", "    {\n")), "nothing returned"),
     "a number": ("def read_log(lines):\n    return len(lines)\n", "not a dictionary"),
     "the least scale, ever": (
-        changed(LOG, ("pending, at_least = True, found.group(2) is not None and tried == left",
-                      "pending = True\n"
-                      "            at_least |= found.group(2) is not None and tried == left")),
+        log(("pending, at_least = True, found.group(2) is not None and tried == left",
+             "pending = True\n"
+             "            at_least |= found.group(2) is not None and tried == left")),
         "one at the least scale",
     ),
     "ten in a row are the end": (
-        changed(LOG, (LOST, "    row = steps[::-1].index(False) if False in steps else len(steps)\n"
-                            "    if ended or (last and at_least) or row >= 10:\n")),
+        log((LOST, "    row = steps[::-1].index(False) if False in steps else len(steps)\n"
+                   "    if ended or (last and at_least) or row >= 10:\n")),
         "a long row is lost",
     ),
-    "rank 10 too": (changed(LOG, ("\\[rank 0\\]", "rank \\d*0\\]")), "rank 10 is not rank 0"),
-    "the least is 1": (changed(LOG, ("tried == left\n", "tried == left == 1\n")),
+    "rank 10 too": (log(("\\[rank 0\\]", "rank \\d*0\\]")), "rank 10 is not rank 0"),
+    "the least is 1": (log(("tried == left\n", "tried == left == 1\n")),
                        "the least scale is not 1"),
     "lost who is at 1": (
-        changed(LOG, ("tried == left\n", "left == 1\n")), "the least scale is not 1"
+        log(("tried == left\n", "left == 1\n")), "the least scale is not 1"
     ),
     "lost who comes down to 1": (
-        changed(LOG, ("tried == left\n", "left in (1, tried)\n")), "down to the least"
+        log(("tried == left\n", "left in (1, tried)\n")), "down to the least"
     ),
     "no step yet": (
-        changed(LOG, ('"still looking" if last else',
-                      '("still looking" if made else "no scale was found") if last else')),
+        log(('"still looking" if last else',
+             '("still looking" if made else "no scale was found") if last else')),
         "none yet",
     ),
     "looked for again": (
-        changed(LOG, ('"still looking" if last else',
-                      '("diverged" if made else "still looking") if last else')),
+        log(('"still looking" if last else',
+             '("diverged" if made else "still looking") if last else')),
         "on the way down again",
     ),
     "steps before the log": (
-        changed(LOG, ('"diverged" if made else', '"diverged" if made or " step 1 " not in '
-                      '"\\n".join(lines) else')),
+        log(('"diverged" if made else', '"diverged" if made or " step 1 " not in '
+             '"\\n".join(lines) else')),
         "steps before the log",
     ),
     "twelve overflows are too many": (
-        changed(LOG, (LOST, "    if ended or (last and at_least) or all(steps[-12:]) and "
-                      "len(steps) > 11:\n")),
+        log((LOST, "    if ended or (last and at_least) or all(steps[-12:]) and "
+             "len(steps) > 11:\n")),
         "a long row is lost",
     ),
     "an even number of overflows": (
-        changed(LOG, (LOST, "    if last and len(skips) % 2 and not at_least:\n"
-                      '        verdict = "settled"\n    elif ended or (last and at_least):\n')),
+        log((LOST, "    if last and len(skips) % 2 and not at_least:\n"
+             '        verdict = "settled"\n    elif ended or (last and at_least):\n')),
         "the end misread",
     ),
     "DeepSpeed's count where there is one": (
-        changed(LOG, (SKIPPED, '    told = re.findall(r"skipped=(\\d+)", " ".join(lines))\n'
-                      "    skipped = int(told[-1]) if told else len(skips)\n"),
-                (MADE, "    made = len(steps) - len(skips)\n")),
+        log((SKIPPED, '    told = re.findall(r"skipped=(\\d+)", " ".join(lines))\n'
+             "    skipped = int(told[-1]) if told else len(skips)\n"),
+            (MADE, "    made = len(steps) - len(skips)\n")),
         "DeepSpeed's count believed",
     ),
     "DeepSpeed's last count without its first": (
-        changed(LOG, (SKIPPED, '    told = re.findall(r"skipped=(\\d+)", " ".join(lines))\n'
-                      "    skipped = int(told[-1]) - int(told[0]) if told else 0\n"),
-                (MADE, "    made = len(steps) - len(skips)\n")),
+        log((SKIPPED, '    told = re.findall(r"skipped=(\\d+)", " ".join(lines))\n'
+             "    skipped = int(told[-1]) - int(told[0]) if told else 0\n"),
+            (MADE, "    made = len(steps) - len(skips)\n")),
         "DeepSpeed's count believed",
     ),
     "lines alike are one": (
-        changed(LOG, ("    skipped = len(skips)\n",
-                      "    skipped = len({line for line in lines if 'OVERFLOW' in line})\n"),
-                ("made = len(steps) - skipped", "made = len(steps) - len(skips)")),
+        log(("    skipped = len(skips)\n",
+             "    skipped = len({line for line in lines if 'OVERFLOW' in line})\n"),
+            ("made = len(steps) - skipped", "made = len(steps) - len(skips)")),
         "skipped misread",
     ),
 }  # fmt: skip

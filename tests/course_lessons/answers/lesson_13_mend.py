@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from course_lessons.lesson_13.broken import PRINTED, drawn
 from tests.course_lessons.answers import changed
 
@@ -39,6 +41,7 @@ def mend_config(name, config, facts):
         config["scheduler"]["params"]["total_num_steps"] = facts["steps"]
     return config
 """
+mend = partial(changed, MEND)
 # Another style: nothing in place, sections taken out, DeepSpeed left to fill in the batch.
 MEND_ANEW = """
 def without(config, *names):
@@ -105,16 +108,15 @@ ZERO_BATCH = "config['gradient_accumulation_steps']"
 # How an answer is wrong, and the name under which it is refused.
 WRONG_MEND = {
     "deletes what is unknown": (
-        changed(MEND, (SPELT, '        del config["zero_optimisation"]\n')),
+        mend((SPELT, '        del config["zero_optimisation"]\n')),
         "silenced, not mended",
     ),
     "gives up the overlap": (
-        changed(MEND, (SIZE, '        zero["overlap_comm"] = False; size = 500000000\n')),
+        mend((SIZE, '        zero["overlap_comm"] = False; size = 500000000\n')),
         "silenced, not mended",
     ),
     "another batch": (
-        changed(
-            MEND,
+        mend(
             (
                 TAKES,
                 '        k = config["gradient_accumulation_steps"]\n'
@@ -123,38 +125,30 @@ WRONG_MEND = {
         ),
         "another batch",
     ),
-    "the printed numbers": (
-        changed(
-            MEND,
-            ('h = facts["hidden"]', f"h = {HIDDEN}"),
-        ),
-        "typed in",
-    ),
+    "the printed numbers": (mend(('h = facts["hidden"]', f"h = {HIDDEN}")), "typed in"),
     "as it was": ("def mend_config(name, config, facts):\n    return config\n", "still misspelt"),
     "both spellings": (
-        changed(MEND, ('config.pop("zero_optimisation")', 'config["zero_optimisation"]')),
+        mend(('config.pop("zero_optimisation")', 'config["zero_optimisation"]')),
         "both spellings",
     ),
     "the stage alone": (
-        changed(
-            MEND,
+        mend(
             (SPELT, '        stage = config.pop("zero_optimisation")["stage"]\n'
              '        config["zero_optimization"] = {"stage": stage}\n'),
         ),
         "settings lost on the way",
     ),
     "the offload deleted": (
-        changed(MEND, (MOVED, '        config.pop("offload_optimizer")\n')),
+        mend((MOVED, '        config.pop("offload_optimizer")\n')),
         "silenced, not mended",
     ),
-    "the offload left": (changed(MEND, (MOVED, "        pass\n")), "one level too high"),
+    "the offload left": (mend((MOVED, "        pass\n")), "one level too high"),
     "the offload on both levels": (
-        changed(MEND, ('config.pop("offload_optimizer")', 'config["offload_optimizer"]')),
+        mend(('config.pop("offload_optimizer")', 'config["offload_optimizer"]')),
         "on both levels",
     ),
     "under the optimizer": (
-        changed(
-            MEND,
+        mend(
             (
                 MOVED,
                 '        moved = config.pop("offload_optimizer")\n'
@@ -164,8 +158,7 @@ WRONG_MEND = {
         "in the wrong section",
     ),
     "without pinning": (
-        changed(
-            MEND,
+        mend(
             (
                 MOVED,
                 '        zero["offload_optimizer"] = {"device": "cpu"}\n'
@@ -175,31 +168,27 @@ WRONG_MEND = {
         "settings lost on the way",
     ),
     "fp16 it is": (
-        changed(MEND, (OFF, '        config["bf16"]["enabled"] = False\n')),
+        mend((OFF, '        config["bf16"]["enabled"] = False\n')),
         "the other precision",
     ),
     "no half at all": (
-        changed(MEND, (OFF, '        del config["fp16"], config["bf16"]\n')),
+        mend((OFF, '        del config["fp16"], config["bf16"]\n')),
         "silenced, not mended",
     ),
-    "both precisions": (changed(MEND, (OFF, "        pass\n")), "both precisions"),
+    "both precisions": (mend((OFF, "        pass\n")), "both precisions"),
     "off by a misspelt key": (
-        changed(MEND, (OFF, '        config["fp16"] = {"enable": False}\n')),
+        mend((OFF, '        config["fp16"] = {"enable": False}\n')),
         "another fault",
     ),
-    "off without a section": (
-        changed(MEND, (OFF, '        config["fp16"] = False\n')),
-        "another fault",
-    ),
+    "off without a section": (mend((OFF, '        config["fp16"] = False\n')), "another fault"),
     "no parameters away": (
-        changed(MEND, (AT_3, '        del zero["offload_param"]\n')),
+        mend((AT_3, '        del zero["offload_param"]\n')),
         "silenced, not mended",
     ),
-    "still at stage 2": (changed(MEND, (AT_3, "        pass\n")), "not sharded, not offloaded"),
-    "one rank's triple": (changed(MEND, (' * facts["world"]', "")), "world size left out"),
+    "still at stage 2": (mend((AT_3, "        pass\n")), "not sharded, not offloaded"),
+    "one rank's triple": (mend((' * facts["world"]', "")), "world size left out"),
     "another micro-batch": (
-        changed(
-            MEND,
+        mend(
             (
                 TAKES,
                 '        k = config["gradient_accumulation_steps"] * facts["world"]\n'
@@ -211,48 +200,40 @@ WRONG_MEND = {
         ),
         "another micro-batch",
     ),
-    "no batch named": (
-        changed(MEND, (TAKES, '        del config["train_batch_size"]\n')),
-        "another batch",
-    ),
-    "does not multiply": (changed(MEND, (TAKES, "        pass\n")), "does not multiply"),
+    "no batch named": (mend((TAKES, '        del config["train_batch_size"]\n')), "another batch"),
+    "does not multiply": (mend((TAKES, "        pass\n")), "does not multiply"),
     "auto left": (
-        changed(MEND, ('            "stage3_prefetch_bucket_size": int(0.9 * h * h),\n', "")),
+        mend(('            "stage3_prefetch_bucket_size": int(0.9 * h * h),\n', "")),
         "auto left",
     ),
     "auto taken out": (
-        changed(MEND, (UPDATE, '        meant.pop("reduce_bucket_size")\n'
-                       '        zero.pop("reduce_bucket_size")\n' + UPDATE)),
+        mend((UPDATE, '        meant.pop("reduce_bucket_size")\n'
+              '        zero.pop("reduce_bucket_size")\n' + UPDATE)),
         "default instead",
     ),
-    "with a fraction": (changed(MEND, ("int(0.9 * h * h)", "0.9 * h * h + 0.25")),
-                        "not a whole number"),
-    "in bytes": (changed(MEND, (": h * h,", ": 2 * h * h,")), "bytes"),
-    "the hidden size": (changed(MEND, (": h * h,", ": h,")), "another value"),
-    "one bucket of two": (changed(MEND, ("4.5 / 2 / 2", "4.5 / 2")), "a factor of two"),
-    "no overlap counted": (changed(MEND, ("4.5 / 2 / 2", "2 / 2")), "overlap costs nothing"),
-    "the room as a size": (changed(MEND, ("4.5 / 2 / 2", "2")), "the size alone"),
-    "half an element": (changed(MEND, ("/ 4.5 / 2 / 2)", "/ 4.5 / 2 / 2) - 0.5")), "another fault"),
-    "hardly a bucket": (changed(MEND, ("4.5 / 2 / 2", "100")), "smaller than needed"),
+    "with a fraction": (mend(("int(0.9 * h * h)", "0.9 * h * h + 0.25")), "not a whole number"),
+    "in bytes": (mend((": h * h,", ": 2 * h * h,")), "bytes"),
+    "the hidden size": (mend((": h * h,", ": h,")), "another value"),
+    "one bucket of two": (mend(("4.5 / 2 / 2", "4.5 / 2")), "a factor of two"),
+    "no overlap counted": (mend(("4.5 / 2 / 2", "2 / 2")), "overlap costs nothing"),
+    "the room as a size": (mend(("4.5 / 2 / 2", "2")), "the size alone"),
+    "half an element": (mend(("/ 4.5 / 2 / 2)", "/ 4.5 / 2 / 2) - 0.5")), "another fault"),
+    "hardly a bucket": (mend(("4.5 / 2 / 2", "100")), "smaller than needed"),
     "one of them left": (
-        changed(MEND, ('        zero["allgather_bucket_size"] = size\n', "")),
+        mend(('        zero["allgather_bucket_size"] = size\n', "")),
         "a bucket left",
     ),
     "no decay": (
-        changed(MEND, (ENDS, '        config["scheduler"]["type"] = "WarmupLR"\n')),
+        mend((ENDS, '        config["scheduler"]["type"] = "WarmupLR"\n')),
         "another schedule",
     ),
-    "no schedule": (
-        changed(MEND, (ENDS, '        del config["scheduler"]\n')),
-        "silenced, not mended",
-    ),
+    "no schedule": (mend((ENDS, '        del config["scheduler"]\n')), "silenced, not mended"),
     "beside the params": (
-        changed(MEND, ('["scheduler"]["params"]["total', '["scheduler"]["total')),
+        mend(('["scheduler"]["params"]["total', '["scheduler"]["total')),
         "steps missing",
     ),
     "after the warm-up": (
-        changed(
-            MEND,
+        mend(
             (
                 ENDS,
                 '        params = config["scheduler"]["params"]\n'
@@ -262,42 +243,38 @@ WRONG_MEND = {
         "warm-up on top",
     ),
     "micro-batches": (
-        changed(
-            MEND,
-            ('facts["steps"]\n', f'facts["steps"] * {ZERO_BATCH}\n'),
-        ),
+        mend(('facts["steps"]\n', f'facts["steps"] * {ZERO_BATCH}\n')),
         "micro-batches counted",
     ),
     "something else too": (
-        changed(MEND, (AT_3, AT_3 + '        config["gradient_clipping"] = 1.0\n')),
+        mend((AT_3, AT_3 + '        config["gradient_clipping"] = 1.0\n')),
         "changed besides",
     ),
-    "a shallow copy": (changed(MEND, ("copy.deepcopy", "copy.copy")), "input changed"),
-    "nothing": (changed(MEND, ("    return config\n", "    return\n")), "nothing returned"),
-    "as text": (changed(MEND, ("    return config\n", "    return str(config)\n")),
-                "not a config"),
-    "rounded up": (changed(MEND, ("int(0.9 * h * h)", "-(-9 * h * h // 10)")), "rounded up"),
-    "all three overwritten": (changed(MEND, (' if zero[key] == "auto"', "")), "not auto"),
+    "a shallow copy": (mend(("copy.deepcopy", "copy.copy")), "input changed"),
+    "nothing": (mend(("    return config\n", "    return\n")), "nothing returned"),
+    "as text": (mend(("    return config\n", "    return str(config)\n")), "not a config"),
+    "rounded up": (mend(("int(0.9 * h * h)", "-(-9 * h * h // 10)")), "rounded up"),
+    "all three overwritten": (mend((' if zero[key] == "auto"', "")), "not auto"),
     "overwritten where it is smaller": (
-        changed(MEND, ('if zero[key] == "auto"', 'if zero[key] == "auto" or zero[key] < 2**31')),
+        mend(('if zero[key] == "auto"', 'if zero[key] == "auto" or zero[key] < 2**31')),
         "not auto",
     ),
     "the reduction's bucket for all that is no auto": (
-        changed(MEND, ('if zero[key] == "auto"})\n', 'if zero[key] == "auto"})\n        '
-                       'zero.update(dict.fromkeys([k for k in meant if zero[k] != meant[k]], '
-                       'zero["reduce_bucket_size"] // 2))\n')),
+        mend(('if zero[key] == "auto"})\n', 'if zero[key] == "auto"})\n        '
+              'zero.update(dict.fromkeys([k for k in meant if zero[k] != meant[k]], '
+              'zero["reduce_bucket_size"] // 2))\n')),
         "not auto",
     ),
     "half a micro-batch": (
-        changed(MEND, ('config["train_batch_size"] // per_step',
-                       'config["train_batch_size"] / per_step')),
+        mend(('config["train_batch_size"] // per_step',
+              'config["train_batch_size"] / per_step')),
         "not a whole number",
     ),
     "a part of an element": (
-        changed(MEND, ('int(facts["room"] / 4.5 / 2 / 2)', 'facts["room"] / 4.5 / 2 / 2')),
+        mend(('int(facts["room"] / 4.5 / 2 / 2)', 'facts["room"] / 4.5 / 2 / 2')),
         "another fault",
     ),
-    "a number in quotes": (changed(MEND, (": 10 * h,", ": str(10 * h),")), "a number as text"),
+    "a number in quotes": (mend((": 10 * h,", ": str(10 * h),")), "a number as text"),
 }  # fmt: skip
 
 RIGHT = {"mend_config": {"in place": MEND, "anew": MEND_ANEW}}
