@@ -94,10 +94,7 @@ def test_a_rank_that_no_interrupt_reaches_is_replaced(two):
 
 @pytest.mark.parametrize(
     ("body", "how"),
-    [
-        ("ctypes.string_at(0)", "was killed by SIGSEGV"),
-        ("os._exit(7)", "ended with exit code 7"),
-    ],
+    [("ctypes.string_at(0)", "was killed by SIGSEGV"), ("os._exit(7)", "ended with exit code 7")],
 )
 def test_a_dead_rank_is_named_and_replaced(two, body, how):
     code = f"import os, ctypes\nif rank == 1:\n    {body}\ndist.barrier()"

@@ -13,14 +13,7 @@ import pytest
 from course_classroom.judge import answer, frame, layers
 from course_classroom.judge.finding import Finding, NotJudged
 from course_classroom.judge.frame import Exercise
-from course_classroom.judge.judge import (
-    CHECKS,
-    LIMIT,
-    WORLD,
-    Judge,
-    _finding,
-    reference,
-)
+from course_classroom.judge.judge import CHECKS, LIMIT, WORLD, Judge, _finding, reference
 from course_classroom.ranks.cluster import Ended
 from course_classroom.ranks.hangs import Fact, Scene
 

@@ -20,11 +20,7 @@ def mean_over_ranks(x, group):
 
 @pytest.mark.parametrize(
     "wait",
-    [
-        "work.wait()",
-        "work.get_future().wait()",
-        "[None for _ in iter(work.is_completed, True)]",
-    ],
+    ["work.wait()", "work.get_future().wait()", "[None for _ in iter(work.is_completed, True)]"],
 )
 def test_every_way_to_wait_is_one(desk, wait):
     verdict = checked(desk, "mean_over_ranks", SUM.format(wait=wait))

@@ -19,10 +19,7 @@ from tests.support.likeliest import likeliest_of
 MOST = 2  # right answers of an exercise in a normal run; its solution is tried elsewhere
 RIGHT = [
     pytest.param(
-        exercise,
-        given,
-        id=f"{exercise}-{how}",
-        marks=[] if number < MOST else [pytest.mark.slow],
+        exercise, given, id=f"{exercise}-{how}", marks=[] if number < MOST else [pytest.mark.slow]
     )
     for lesson in lessons()
     for exercise, answers in lesson.RIGHT.items()

@@ -21,10 +21,7 @@ def test_the_model_agrees_with_a_count_unit_by_unit():
     """Embedding, blocks, head, one after another through a forward and a backward."""
     for in_a_block, kind in ((1, "block"), (4, "layer")):
         parts = [3, 1, 4, 4] if in_a_block == 4 else [12]
-        units = [
-            count.TABLE,
-            *[p * count.H**2 for _ in range(count.LAYERS) for p in parts],
-        ]
+        units = [count.TABLE, *[p * count.H**2 for _ in range(count.LAYERS) for p in parts]]
         units.append(count.TABLE)
         forward, backward = list(units), units[1:-1]
         assert RIGHT[f"gathers, {kind}"] == len(forward) + len(backward)

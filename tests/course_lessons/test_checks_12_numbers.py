@@ -64,11 +64,7 @@ def timed() -> dict[str, float]:
 
 
 RIGHT = {"eighteen": estimated(), "hides": timed(), "changes_sides": lesson_15.RIGHT}
-IDEAS = {
-    "eighteen": eighteen.MISTAKES,
-    "hides": hides.MISTAKES,
-    "changes_sides": sides.mistakes(),
-}
+IDEAS = {"eighteen": eighteen.MISTAKES, "hides": hides.MISTAKES, "changes_sides": sides.mistakes()}
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -10,26 +10,11 @@ import torch
 
 from course_classroom.judge.answer import Answer
 from course_classroom.judge.finding import Finding
-from course_classroom.judge.looking import (
-    Idea,
-    Looks,
-    near,
-    recognise,
-    refuse_idea,
-)
+from course_classroom.judge.looking import Idea, Looks, near, recognise, refuse_idea
 
 PLAIN = Answer("f", (), True, frozenset())
 READS_RANK = Answer("f", (), True, frozenset({"rank"}))
-ORDER = [
-    "returned",
-    "shape",
-    "unchanged",
-    "value",
-    "gradients",
-    "traffic",
-    "memory",
-    "later_steps",
-]
+ORDER = ["returned", "shape", "unchanged", "value", "gradients", "traffic", "memory", "later_steps"]
 
 
 @dataclass

@@ -13,12 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib import ranks
 from course_lib.ledger import ledger
 from course_lib.norms import Piece, _on_one_device, clip, norm
-from tests.course_lib.tensor_parallel.parts import (
-    close,
-    made,
-    own,
-    said,
-)
+from tests.course_lib.tensor_parallel.parts import close, made, own, said
 
 ORDERS = (0.5, 1, 2, 2.5, math.inf)
 MESHES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 2)]  # dp, tp

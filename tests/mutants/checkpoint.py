@@ -428,10 +428,7 @@ MUTANTS = [
         "course_lib/train/journal.py",
         "                checkpoint.load(path, engine, self.mesh, streams=False)\n",
         "",
-        (
-            TRAIN,
-            PROGRAM + "test_a_rank_killed_in_a_step_costs_the_steps_since_the_last_checkpoint",
-        ),
+        (TRAIN, PROGRAM + "test_a_rank_killed_in_a_step_costs_the_steps_since_the_last_checkpoint"),
         "weights and moments begin anew",
         "T32",
     ),

@@ -35,13 +35,13 @@ def body(text: str) -> str:
 STACKED = body(
     "    n, r = group.size(), group.rank()\n"
     "    a, b = span(gate.shape[0], n, r)\n"
-    "    return torch.stack((gate, up))[:, a:b].flatten(0, 1)\n",
+    "    return torch.stack((gate, up))[:, a:b].flatten(0, 1)\n"
 )
 IN_A_ROW = body(
     "    n, r = group.size(), group.rank()\n"
     "    sizes = cut(len(gate), n)\n"
     "    parts = [p for pair in zip(gate.split(sizes), up.split(sizes)) for p in pair]\n"
-    "    return torch.cat(parts).split([2 * s for s in sizes])[r]{}\n",
+    "    return torch.cat(parts).split([2 * s for s in sizes])[r]{}\n"
 )
 # Only after all trials of weights alone they are other ones: in training.
 ONLY_AT_FIRST = "ASKED = []\n" + fuse(
@@ -65,10 +65,7 @@ SLICES = "torch.cat((gate[start:stop], up[start:stop]))"
 SPLIT = "torch.cat([t.tensor_split(group.size(), {})[group.rank()] for t in (gate, up)])"
 STRAIGHT = "torch.cat(({})).split(cut(2 * len(gate), group.size()))[group.rank()].clone()"
 WRONG_FUSE = {
-    "cut straight across": (
-        fuse((SLICES, STRAIGHT.format("gate, up"))),
-        "cut straight across",
-    ),
+    "cut straight across": (fuse((SLICES, STRAIGHT.format("gate, up"))), "cut straight across"),
     "cut straight across, up first": (
         fuse((SLICES, STRAIGHT.format("up, gate"))),
         "cut straight across",
@@ -107,10 +104,7 @@ WRONG_FUSE = {
         ),
         "another cut rule",
     ),
-    "shared out as evenly as can be": (
-        fuse((SLICES, SPLIT.format(0))),
-        "another cut rule",
-    ),
+    "shared out as evenly as can be": (fuse((SLICES, SPLIT.format(0))), "another cut rule"),
     "dealt out": (
         fuse((SLICES, "torch.cat([t[group.rank() :: group.size()] for t in (gate, up)])")),
         "dealt out",
@@ -119,19 +113,13 @@ WRONG_FUSE = {
         fuse(("up[start:stop]", "up.flip(0)[start:stop]")),
         "gates of other units",
     ),
-    "along the inputs": (
-        fuse((SLICES, SPLIT.format(-1))),
-        "the other dim",
-    ),
+    "along the inputs": (fuse((SLICES, SPLIT.format(-1))), "the other dim"),
     "joined along the inputs": (
         fuse((SLICES, "torch.cat((gate[start:stop], up[start:stop]), -1)")),
         "the other dim",
     ),
     "their sum": (fuse((SLICES, "gate[start:stop] + up[start:stop]")), "wrong numbers"),
-    "the first ranks' part everywhere": (
-        fuse(("group.rank()", "0")),
-        "one part for all",
-    ),
+    "the first ranks' part everywhere": (fuse(("group.rank()", "0")), "one part for all"),
     "the notebook's rank": (fuse(("group.rank()", "rank")), "not of the group"),
     "sent round": (
         fuse((SLICES, "torch.cat([broadcast(t, group)[start:stop] for t in (gate, up)])")),
@@ -145,17 +133,11 @@ WRONG_FUSE = {
         fuse((SLICES, SLICES + " if gate.dim() == 2 else torch.cat((gate, up))")),
         "not cut",
     ),
-    "another weight at the next call": (
-        ONLY_AT_FIRST,
-        "other training",
-    ),
+    "another weight at the next call": (ONLY_AT_FIRST, "other training"),
     "half the precision": (fuse((SLICES, SLICES + ".float()")), "another dtype"),
     "nothing returned": (fuse(("return torch", "torch")), "nothing returned"),
     "a list of numbers": (fuse((SLICES, SLICES + ".tolist()")), "no tensor"),
-    "in place": (
-        fuse(("    return", "    up.zero_()\n    return")),
-        "input changed",
-    ),
+    "in place": (fuse(("    return", "    up.zero_()\n    return")), "input changed"),
 }
 RIGHT: dict = {"fuse_gate_up": RIGHT_FUSE}
 WRONG: dict = {"fuse_gate_up": WRONG_FUSE}

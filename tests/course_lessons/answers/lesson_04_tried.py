@@ -158,10 +158,7 @@ WRONG: dict = {
             ),
             "weights left out",
         ),
-        "the group on the class": (
-            [PAIR.replace("ctx.group", "Enter.group"), OWN],
-            "two at once",
-        ),
+        "the group on the class": ([PAIR.replace("ctx.group", "Enter.group"), OWN], "two at once"),
         "a share of dX": (
             [PAIR.replace("return dy, None", "return dy / ctx.group.size(), None", 1), OWN],
             "a mean over the ranks",
@@ -203,10 +200,7 @@ WRONG: dict = {
         ),
         "through float32": (fuse((JOIN, f"{JOIN}.float().to(gate.dtype)")), "rounded on the way"),
         "zero added": (fuse((JOIN, f"{JOIN} + 0")), "other training"),
-        "infinities cut off": (
-            fuse((JOIN, f"torch.nan_to_num({JOIN})")),
-            "other training",
-        ),
+        "infinities cut off": (fuse((JOIN, f"torch.nan_to_num({JOIN})")), "other training"),
         "divided and multiplied": (fuse((JOIN, f"{JOIN} / 7 * 7")), "computed, not copied"),
         "kept by the history": (
             fuse(

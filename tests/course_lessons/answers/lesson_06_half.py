@@ -82,8 +82,7 @@ SCATTERED = "reduce_scatter(owed, group, 1, sizes)"
 WRONG_HALF = {
     "bias before the sum": (
         half(
-            (" + copy(bias, group)\n", "\n"),
-            ("@ down.t()\n", "@ down.t() + copy(bias, group)\n"),
+            (" + copy(bias, group)\n", "\n"), ("@ down.t()\n", "@ down.t() + copy(bias, group)\n")
         ),
         "bias n times",
     ),
@@ -117,10 +116,7 @@ WRONG_HALF = {
         half(('gather(normed, group, 1, sizes, after="sharded")', "normed"), (SCATTERED, "owed")),
         "own columns alone",
     ),
-    "cut without a sum": (
-        half((SCATTERED, "split(owed, group, 1, sizes)")),
-        "own columns alone",
-    ),
+    "cut without a sum": (half((SCATTERED, "split(owed, group, 1, sizes)")), "own columns alone"),
     "no norm": (
         half(("F.rms_norm(x, x.shape[-1:], copy(weight, group), 1e-5)", "x")),
         "norm left out",
@@ -174,10 +170,7 @@ WRONG_HALF = {
         ),
         "more bytes",
     ),
-    "three sums": (
-        half(("return x + ", "return copy(bias * 0, group) + x + ")),
-        "more bytes",
-    ),
+    "three sums": (half(("return x + ", "return copy(bias * 0, group) + x + ")), "more bytes"),
     "norm behind the gather": (
         half(
             ("    normed = F.rms_norm(x, x.shape[-1:], copy(weight, group), 1e-5)\n", ""),

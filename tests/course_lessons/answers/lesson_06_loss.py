@@ -86,14 +86,11 @@ WRONG_LOSS = {
                 "sizes = cut(length, group.size())\n    "
                 'every = gather(y - target, group, 1, sizes, after="replicated")\n    '
                 "return every.square().mean()",
-            ),
+            )
         ),
         "tokens on the way",
     ),
-    "its own mean": (
-        loss((RETURN, "own / max(1, x.numel())")),
-        "own mean",
-    ),
+    "its own mean": (loss((RETURN, "own / max(1, x.numel())")), "own mean"),
     "its own share": (loss(("reduce(own, group)", "own")), "own share"),
     "torch's mean": (
         loss((".square().sum()", ".square().mean()"), (COUNT, " / group.size()")),
@@ -128,7 +125,7 @@ WRONG_LOSS = {
                 f"return {RETURN}",
                 f"mean = {RETURN}\n    return mean / group.size() + "
                 "(mean * (1 - 1 / group.size())).detach()",
-            ),
+            )
         ),
         "gradient divided by n",
     ),

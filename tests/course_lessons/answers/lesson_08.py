@@ -141,10 +141,7 @@ WRONG_CLIP = {
         clip((SCALE, "        for g in gradients.values():\n")),
         "tied scaled twice",
     ),
-    "out of place": (
-        clip(("            g *= most", "            g = g * most")),
-        "nothing scaled",
-    ),
+    "out of place": (clip(("            g *= most", "            g = g * most")), "nothing scaled"),
     "in the dictionary": (
         clip(
             (SCALE, "        for name, g in list(gradients.items()):\n"),

@@ -225,10 +225,7 @@ RIGHT: dict = {
 }
 WRONG: dict = {
     "clip_as_one": {
-        "another dtype": (
-            clip(("grad.mul_(", "grad.data = grad.data * (")),
-            "wrong factor",
-        ),
+        "another dtype": (clip(("grad.mul_(", "grad.data = grad.data * (")), "wrong factor"),
         "an empty rank sends nothing": (
             clip(
                 (

@@ -157,10 +157,7 @@ WRONG_EARLY = {
         early(("parameters[::-1]", "list(parameters)")),
         "filled from the first parameter",
     ),
-    "turned inside": (
-        early(("in buckets[i]])\n", "in buckets[i][::-1]])\n")),
-        "turned inside",
-    ),
+    "turned inside": (early(("in buckets[i]])\n", "in buckets[i][::-1]])\n")), "turned inside"),
     "the list turned": (early(("    return pieces", "    return pieces[::-1]")), "the list turned"),
     "one bucket": (early(("at + p.numel() > most", "at < 0")), "one bucket for all"),
     "a bucket each": (early(("at + p.numel() > most", "at > 0")), "a bucket for each parameter"),
@@ -202,10 +199,7 @@ WRONG_EARLY = {
         "a view of the whole",
     ),
     "hooks stay": (early(("        handle.remove()\n", "        pass\n")), "hooks left"),
-    "no backward": (
-        early(("    loss.backward()\n", "    loss.detach()\n")),
-        "no backward",
-    ),
+    "no backward": (early(("    loss.backward()\n", "    loss.detach()\n")), "no backward"),
     "nothing": (early(("    return pieces", "    return")), "nothing returned"),
     "one tensor": (early(("    return pieces", "    return torch.cat(pieces)")), "not a list"),
 }
@@ -286,10 +280,7 @@ WRONG_ALL = {
         "another order",
     ),
     "tied twice": (all_of((ONCE, "        if p.requires_grad:\n")), "tied twice"),
-    "frozen too": (
-        all_of((ONCE, "        if not any(p is q for q in seen):\n")),
-        "frozen too",
-    ),
+    "frozen too": (all_of((ONCE, "        if not any(p is q for q in seen):\n")), "frozen too"),
     "what it has used": (
         all_of((ONCE, ONCE.replace("if p.requires_grad", "if p.grad is not None"))),
         "its own bucket",

@@ -218,8 +218,5 @@ WRONG_MFU = {
     ),
 }  # fmt: skip
 
-RIGHT = {
-    "place_ranks": {"rows and columns": PLACE},
-    "mfu_of_log": {"by splitting": MFU},
-}
+RIGHT = {"place_ranks": {"rows and columns": PLACE}, "mfu_of_log": {"by splitting": MFU}}
 WRONG = {"place_ranks": WRONG_PLACE, "mfu_of_log": WRONG_MFU}

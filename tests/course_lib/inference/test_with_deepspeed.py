@@ -6,10 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.inference.with_deepspeed import (
-    streaming,
-    write,
-)
+from course_lib.inference.with_deepspeed import streaming, write
 from course_lib.ledger import ledger
 from tests.course_lib.inference.parts import prompts_of
 from tests.course_lib.peers.ways.runs import ENV, needs_all

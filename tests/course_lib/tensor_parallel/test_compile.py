@@ -78,10 +78,7 @@ def compiled_losses(me):
     def fused(x, w):
         return head_cross_entropy(2 * x, w, targets, group, vocabulary=7).square()
 
-    for function, inputs in (
-        (plain, [own(whole, group)]),
-        (fused, [states, own(head, group, 0)]),
-    ):
+    for function, inputs in ((plain, [own(whole, group)]), (fused, [states, own(head, group, 0)])):
         results = []
         for call in (function, torch.compile(function, backend="eager")):
             leaves = [t.detach().clone().requires_grad_() for t in inputs]

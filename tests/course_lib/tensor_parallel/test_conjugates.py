@@ -216,14 +216,8 @@ def test_each_pair_sends_what_the_table_says(pool):
         "reduce": [("all_reduce", "forward", whole)],
         "split": [("all_gather", "backward", piece)],
         "replicated": [("all_gather", "forward", whole)],
-        "sharded": [
-            ("all_gather", "forward", whole),
-            ("reduce_scatter", "backward", 3 * whole),
-        ],
-        "reduce_scatter": [
-            ("reduce_scatter", "forward", whole),
-            ("all_gather", "backward", piece),
-        ],
+        "sharded": [("all_gather", "forward", whole), ("reduce_scatter", "backward", 3 * whole)],
+        "reduce_scatter": [("reduce_scatter", "forward", whole), ("all_gather", "backward", piece)],
         "rows": [("all_reduce", "backward", piece)],
     }
     assert pool.run(3, booked) == [want] * 3

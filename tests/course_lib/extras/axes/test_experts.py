@@ -80,12 +80,7 @@ def against_whole(me, experts, top, sizes):
     return held, sum(cut.received)
 
 
-CASES = [
-    (1, 3, 2, (5,)),
-    (2, 5, 1, (4, 3)),
-    (3, 4, 2, (5, 0, 3)),
-    (4, 9, 3, (3, 1, 4, 2)),
-]
+CASES = [(1, 3, 2, (5,)), (2, 5, 1, (4, 3)), (3, 4, 2, (5, 0, 3)), (4, 9, 3, (3, 1, 4, 2))]
 
 
 @pytest.mark.parametrize(("world", "experts", "top", "sizes"), CASES)
