@@ -2,16 +2,19 @@
 
 from tests.support.mutation import Mutant
 
+REFUSED = "tests/course_lib/checkpoint/test_deepspeed_refused.py::"
+SOURCES = "tests/course_lib/checkpoint/test_weights_sources.py::"
+LAYOUTS = "tests/course_lib/checkpoint/test_deepspeed_layouts.py::"
+ITSELF = "tests/course_lib/checkpoint/test_deepspeed_itself.py::"
+ONLINE = "tests/course_lib/checkpoint/test_weights_online.py::"
+
 MUTANTS = [
     Mutant(
         "deepspeed-files-anything-runs",
         "course_lib/checkpoint/deepspeed_files/archive.py",
         'map_location="meta", weights_only=True',
         'map_location="meta", weights_only=False',
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_a_pickle_that_calls_something"
-            "_is_refused_and_does_not",
-        ),
+        (REFUSED + "test_a_pickle_that_calls_something_is_refused_and_does_not",),
         "a file is a program that runs when it is read",
     ),
     Mutant(
@@ -20,9 +23,8 @@ MUTANTS = [
         "        if sum_ != record.CRC:\n",
         "        if sum_ == -1:\n",
         (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_a_changed_bit_is_refused_or_c"
-            "hanges_nothing",
-            "tests/course_lib/checkpoint/test_weights_sources.py::test_out_is_whole_or_not_there",
+            REFUSED + "test_a_changed_bit_is_refused_or_changes_nothing",
+            SOURCES + "test_out_is_whole_or_not_there",
         ),
         "a bit that changed on the disk becomes a weight",
     ),
@@ -31,9 +33,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/archive.py",
         " or record.file_size != storage.nbytes()",
         "",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_a_view_that_leaves_its_record",
-        ),
+        (REFUSED + "test_a_view_that_leaves_its_record",),
         "a tensor's bytes are taken from wherever the file says",
     ),
     Mutant(
@@ -41,9 +41,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/archive.py",
         " or record.compress_type != zipfile.ZIP_STORED",
         "",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_a_zip_that_was_packed_again",
-        ),
+        (REFUSED + "test_a_zip_that_was_packed_again",),
         "packed bytes are read as plain ones",
     ),
     Mutant(
@@ -51,7 +49,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/archive.py",
         "order != sys.byteorder",
         'order == ""',
-        ("tests/course_lib/checkpoint/test_deepspeed_refused.py::test_another_byte_order",),
+        (REFUSED + "test_another_byte_order",),
         "bytes of a machine that orders them otherwise",
     ),
     Mutant(
@@ -59,9 +57,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/archive.py",
         "if self._as_opened not in (None, same):",
         "if None:",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_of_many_ranks_few_files_are_open",
-        ),
+        (LAYOUTS + "test_of_many_ranks_few_files_are_open",),
         "half of a file is of another save",
     ),
     Mutant(
@@ -69,10 +65,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "            self._open.pop().close()\n",
         "            self._open.pop()\n",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_nothing_stays_allowed_and_not"
-            "hing_stays_open",
-        ),
+        (LAYOUTS + "test_nothing_stays_allowed_and_nothing_stays_open",),
         "files stay open",
     ),
     Mutant(
@@ -80,9 +73,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "            self._open.pop(0).close()\n",
         "            self._open.pop(0)\n",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_of_many_ranks_few_files_are_open",
-        ),
+        (LAYOUTS + "test_of_many_ranks_few_files_are_open",),
         "512 ranks' files are more than may be open",
     ),
     Mutant(
@@ -91,9 +82,8 @@ MUTANTS = [
         '"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler": DynamicLossScaler',
         '"deepspeed.runtime.fp16.DynamicLossScaler": DynamicLossScaler',
         (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_groups_sixteen_bits_and_what_"
-            "pads_them[1-1]",
-            "tests/course_lib/checkpoint/test_deepspeed_itself.py::test_each_stage_as_deepspeed_has_it",
+            LAYOUTS + "test_groups_sixteen_bits_and_what_pads_them[1-1]",
+            ITSELF + "test_each_stage_as_deepspeed_has_it",
         ),
         "what fp16 saves is refused",
     ),
@@ -102,9 +92,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/folder.py",
         "        if rank not in found:\n",
         "        if rank in ():\n",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_files_that_do_not_belong_together",
-        ),
+        (REFUSED + "test_files_that_do_not_belong_together",),
         "a rank's file is missing, and the others move up",
     ),
     Mutant(
@@ -112,9 +100,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/folder.py",
         " and Path(name).name == name",
         "",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_latest_names_a_folder_beside_it",
-        ),
+        (REFUSED + "test_latest_names_a_folder_beside_it",),
         "`latest` leads to another run's folder",
     ),
     Mutant(
@@ -122,9 +108,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/folder.py",
         "        if int(match[3]) > 0:\n",
         "        if int(match[3]) > 9:\n",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_kinds_of_checkpoint_that_are_not_read",
-        ),
+        (REFUSED + "test_kinds_of_checkpoint_that_are_not_read",),
         "one tensor-parallel rank's part is taken for the model",
     ),
     Mutant(
@@ -132,9 +116,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/states.py",
         "(master.count, master.count + padding)",
         "(master.count,)",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_every_stage_at_every_world[1-4]",
-        ),
+        (LAYOUTS + "test_every_stage_at_every_world[1-4]",),
         "moments are longer than masters where a group is filled up",
         "T24",
     ),
@@ -143,10 +125,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/states.py",
         'int(saved.get("zero_stage", 1))',
         'int(saved["zero_stage"])',
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_itself.py::test_every_setting_that_lays_them_o"
-            "ut_otherwise",
-        ),
+        (ITSELF + "test_every_setting_that_lays_them_out_otherwise",),
         "bf16 with sums in float32 is no checkpoint of ZeRO",
     ),
     Mutant(
@@ -154,10 +133,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "(gaps[logical.group][place] if gaps else 0)",
         "0",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_groups_sixteen_bits_and_what_"
-            "pads_them[8-2]",
-        ),
+        (LAYOUTS + "test_groups_sixteen_bits_and_what_pads_them[8-2]",),
         "what fills a parameter up is read as the next one",
         "T24",
     ),
@@ -166,9 +142,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "            each = -(-logical.count // self.world)\n",
         "            each = logical.count // self.world\n",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_every_stage_at_every_world[3-3]",
-        ),
+        (LAYOUTS + "test_every_stage_at_every_world[3-3]",),
         "stage 3's parts are taken as shorter than they are",
         "T24",
     ),
@@ -177,10 +151,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "            start -= flat.count\n",
         "",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_groups_sixteen_bits_and_what_"
-            "pads_them[1-3]",
-        ),
+        (LAYOUTS + "test_groups_sixteen_bits_and_what_pads_them[1-3]",),
         "each of stage 3's sub-groups is read from the first one's start",
     ),
     Mutant(
@@ -188,10 +159,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "start = start if self.stage == 3 else 0",
         "start = start if self.stage else 0",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_layouts.py::test_groups_sixteen_bits_and_what_"
-            "pads_them[1-2]",
-        ),
+        (LAYOUTS + "test_groups_sixteen_bits_and_what_pads_them[1-2]",),
         "the second group's parameters are looked for behind the first one's",
     ),
     Mutant(
@@ -199,9 +167,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "except (TypeError, AttributeError, KeyError, IndexError) as error:",
         "except KeyError as error:",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_a_model_file_of_another_build",
-        ),
+        (REFUSED + "test_a_model_file_of_another_build",),
         "what is wrong with a file is a line of ours",
     ),
     Mutant(
@@ -209,9 +175,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "        if len(self._parts) != self.world:\n",
         "        if not self._parts:\n",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_files_that_do_not_belong_together",
-        ),
+        (REFUSED + "test_files_that_do_not_belong_together",),
         "files of three ranks are read as two",
         "T32",
     ),
@@ -220,9 +184,7 @@ MUTANTS = [
         "course_lib/checkpoint/deepspeed_files/reader.py",
         "            if wrong:\n",
         "            if wrong == [-1]:\n",
-        (
-            "tests/course_lib/checkpoint/test_deepspeed_refused.py::test_files_that_do_not_belong_together",
-        ),
+        (REFUSED + "test_files_that_do_not_belong_together",),
         "the model file is of another model, and its names are put on these elements",
     ),
     Mutant(
@@ -230,10 +192,7 @@ MUTANTS = [
         "course_lib/checkpoint/sources.py",
         "        entries |= _renamed(ours, step, config, every=False)\n",
         "        pass\n",
-        (
-            "tests/course_lib/checkpoint/test_weights_sources.py::test_of_our_checkpoints_the_master_c"
-            "opies[1-gpt2]",
-        ),
+        (SOURCES + "test_of_our_checkpoints_the_master_copies[1-gpt2]",),
         "the weights in 16 bits go out as float32",
         "T25",
     ),
@@ -242,10 +201,7 @@ MUTANTS = [
         "course_lib/checkpoint/sources.py",
         "entry.dtype, rows, part.transposed)",
         "entry.dtype, rows, False)",
-        (
-            "tests/course_lib/checkpoint/test_weights_sources.py::test_our_gpt_under_deepspeed_gets_th"
-            "e_names_that_transformers_knows[config0]",
-        ),
+        (SOURCES + "test_our_gpt_under_deepspeed_gets_the_names_that_transformers_knows[config0]",),
         "GPT-2's weights lie the other way round",
     ),
     Mutant(
@@ -253,10 +209,7 @@ MUTANTS = [
         "course_lib/checkpoint/sources.py",
         "entry.rows(first + start, first + stop)",
         "entry.rows(start, stop)",
-        (
-            "tests/course_lib/checkpoint/test_weights_sources.py::test_our_gpt_under_deepspeed_gets_th"
-            "e_names_that_transformers_knows[config1]",
-        ),
+        (SOURCES + "test_our_gpt_under_deepspeed_gets_the_names_that_transformers_knows[config1]",),
         "query, key and value are all the query",
     ),
     Mutant(
@@ -264,7 +217,7 @@ MUTANTS = [
         "course_lib/pretrained/reader.py",
         "    if lost:\n",
         "    if None:\n",
-        ("tests/course_lib/checkpoint/test_weights_sources.py::test_what_is_refused",),
+        (SOURCES + "test_what_is_refused",),
         "a weight becomes infinite",
         "T27",
     ),
@@ -273,10 +226,7 @@ MUTANTS = [
         "course_lib/checkpoint/sources.py",
         "range(0, len(own), max(1, AT_ONCE // row))",
         "range(0, 1)",
-        (
-            "tests/course_lib/checkpoint/test_weights_online.py::test_a_conversion_holds_one_tensor_an"
-            "d_one_buffer[llama]",
-        ),
+        (ONLINE + "test_a_conversion_holds_one_tensor_and_one_buffer[llama]",),
         "only some rows are filled",
     ),
     Mutant(
@@ -284,10 +234,7 @@ MUTANTS = [
         "course_lib/checkpoint/weights.py",
         'if key != "torch_dtype"',
         'if key != "dtype"',
-        (
-            "tests/course_lib/checkpoint/test_weights_sources.py::test_hugging_face_folders_in_other_f"
-            "iles_and_dtypes",
-        ),
+        (SOURCES + "test_hugging_face_folders_in_other_files_and_dtypes",),
         "config.json says the dtype that the weights had",
     ),
     Mutant(
@@ -295,10 +242,7 @@ MUTANTS = [
         "course_lib/checkpoint/weights.py",
         '(weights.config or {}).get("tie_word_embeddings") is False',
         "None",
-        (
-            "tests/course_lib/checkpoint/test_weights_sources.py::test_tied_tensors_are_written_twice_"
-            "where_the_config_says_untied",
-        ),
+        (SOURCES + "test_tied_tensors_are_written_twice_where_the_config_says_untied",),
         "transformers makes the head anew, at random",
         "T17",
     ),

@@ -2,16 +2,41 @@
 
 from tests.support.mutation import Mutant
 
+AGREEMENT = "tests/course_lib/test_agreement.py::"
+ANY_SOURCE = "tests/course_classroom/test_any_source.py::"
+DIRECT = "tests/course_lib/test_collectives_direct.py::"
+HANGS = "tests/course_classroom/test_hangs.py::"
+CLUSTER = "tests/course_classroom/test_cluster.py::"
+BATCHES = "tests/course_lib/test_data_batches.py::"
+BROKEN = "tests/course_lib/peers/deepspeed_config/test_broken.py::"
+MEMORY = "tests/course_lib/estimate/test_memory.py::"
+GENERATED = "tests/course_lib/test_generate_cut.py::"
+MODEL = "tests/course_lib/test_gpt.py::"
+POOL = "tests/house/test_pool.py::"
+CANARIES = "tests/notebooks/test_canaries.py::"
+HARNESS = "tests/course_classroom/test_harness_06_to_08.py::"
+BOOK = "tests/course_lib/ledger/test_ledger_book.py::"
+COPIES = "tests/course_lib/zero/offload/test_copies.py::"
+MISUSE = "tests/course_lib/tensor_parallel/test_misuse.py::"
+PARALLELIZE = "tests/course_lib/tensor_parallel/test_parallelize.py::"
+LOSS_CHECKS = "tests/course_lib/tensor_parallel/test_loss_checks.py::"
+MLP = "tests/course_lib/tensor_parallel/test_mlp.py::"
+RESIZE = "tests/course_lib/tensor_parallel/test_resize.py::"
+COMPILED = "tests/course_lib/tensor_parallel/test_compile.py::"
+RANKS = "tests/course_lib/test_ranks.py::"
+OPTIONS = "tests/course_lib/train/test_options.py::"
+PROGRAM = "tests/course_lib/train/test_program.py::"
+TRAINED = "tests/course_lib/train/test_layouts.py::"
+PRETRAINED = "tests/course_lib/pretrained/test_"
+LIB = "tests/course_lib/"
+
 MUTANTS = [
     Mutant(
         "agreement-never-refused",
         "course_lib/collectives/agreement.py",
         "    if others:\n",
         "    if False:\n",
-        (
-            "tests/course_lib/test_agreement.py::test_a_value_that_differs_is_refused_on_all_ranks[2-0"
-            "-other0-1-0]",
-        ),
+        (AGREEMENT + "test_a_value_that_differs_is_refused_on_all_ranks[2-0-other0-1-0]",),
         "ranks with different arguments go on as if they were the same",
         "T20",
     ),
@@ -20,10 +45,7 @@ MUTANTS = [
         "course_lib/collectives/agreement.py",
         "    if others:\n",
         "    if dist.get_rank() in others:\n",
-        (
-            "tests/course_lib/test_agreement.py::test_a_value_that_differs_is_refused_on_all_ranks[2-0"
-            "-other0-1-0]",
-        ),
+        (AGREEMENT + "test_a_value_that_differs_is_refused_on_all_ranks[2-0-other0-1-0]",),
         "the others wait for a rank that has given up",
         "T35",
     ),
@@ -32,9 +54,7 @@ MUTANTS = [
         "course_lib/collectives/agreement.py",
         "    if reports:\n        rank, text",
         "    if False:\n        rank, text",
-        (
-            "tests/course_lib/test_agreement.py::test_a_body_that_fails_on_one_rank_raises_on_all[2-0]",
-        ),
+        (AGREEMENT + "test_a_body_that_fails_on_one_rank_raises_on_all[2-0]",),
         "ranks on which all went well go on alone",
         "T35",
     ),
@@ -43,7 +63,7 @@ MUTANTS = [
         "course_lib/collectives/agreement.py",
         "    for group in groups:\n        gathered",
         "    for group in groups[:1]:\n        gathered",
-        ("tests/course_lib/test_agreement.py::test_every_rank_hears_who_says_what[4-2]",),
+        (AGREEMENT + "test_every_rank_hears_who_says_what[4-2]",),
         "what one replica meets the others never hear",
         "T35",
     ),
@@ -52,9 +72,7 @@ MUTANTS = [
         "course_classroom/ranks/calls.py",
         "    if operation is None:\n",
         "    if operation is None or (operation.verb == 'recv' and not operation.peer):\n",
-        (
-            "tests/course_classroom/test_any_source.py::test_a_receive_that_no_rank_sends_to_ends_at_once",
-        ),
+        (ANY_SOURCE + "test_a_receive_that_no_rank_sends_to_ends_at_once",),
         "a rank waits inside gloo, where nobody can free it",
         "T30",
     ),
@@ -63,10 +81,7 @@ MUTANTS = [
         "course_classroom/ranks/referee.py",
         "        if id(work) in self._arriving:\n",
         "        if False:\n",
-        (
-            "tests/course_classroom/test_any_source.py::test_messages_from_any_rank_arrive_and_lat"
-            "er_ones_are_counted_right[2]",
-        ),
+        (ANY_SOURCE + "test_messages_from_any_rank_arrive_and_later_ones_are_counted_right[2]",),
         "the sender waits for a receive that has long come",
         "T30",
     ),
@@ -75,10 +90,7 @@ MUTANTS = [
         "course_classroom/ranks/any_source.py",
         "        self.counts[key] += 1\n        return key, self.counts[key]",
         "        return key, self.counts[key] + 1",
-        (
-            "tests/course_classroom/test_any_source.py::test_messages_from_any_rank_arrive_and_lat"
-            "er_ones_are_counted_right[2]",
-        ),
+        (ANY_SOURCE + "test_messages_from_any_rank_arrive_and_later_ones_are_counted_right[2]",),
         "the next message is taken for the one before",
         "T30",
     ),
@@ -88,8 +100,8 @@ MUTANTS = [
         "to, source = (rank + j) % n, (rank - j) % n",
         "to, source = (rank + 1) % n, (rank - 1) % n",
         (
-            "tests/course_lib/test_collectives_direct.py::test_direct_forms_are_the_verbs[3-sync]",
-            "tests/course_lib/test_collectives_direct.py::test_direct_forms_are_the_verbs[4-async]",
+            DIRECT + "test_direct_forms_are_the_verbs[3-sync]",
+            DIRECT + "test_direct_forms_are_the_verbs[4-async]",
         ),
         "every round goes to the next neighbour; with two ranks nobody sees it",
         "T29",
@@ -99,7 +111,7 @@ MUTANTS = [
         "course_lib/collectives/direct.py",
         "return arrived[0].add_(pieces[rank])",
         "return arrived[0]",
-        ("tests/course_lib/test_collectives_direct.py::test_direct_forms_are_the_verbs[2-sync]",),
+        (DIRECT + "test_direct_forms_are_the_verbs[2-sync]",),
         "a rank's own part is not in the sum",
         "T2",
     ),
@@ -108,7 +120,7 @@ MUTANTS = [
         "course_lib/collectives/direct.py",
         "return arrived[0].add_(pieces[rank])",
         "return pieces[rank].add_(arrived[0])",
-        ("tests/course_lib/test_collectives_direct.py::test_direct_forms_are_the_verbs[2-async]",),
+        (DIRECT + "test_direct_forms_are_the_verbs[2-async]",),
         "the caller's buffer holds the sum, and is kept alive by it",
         "T1",
     ),
@@ -117,7 +129,7 @@ MUTANTS = [
         "course_lib/collectives/direct.py",
         "        for work in self._works:\n            work.wait()",
         "        for work in self._works[:1]:\n            work.wait()",
-        ("tests/course_lib/test_collectives_direct.py::test_direct_forms_are_the_verbs[4-async]",),
+        (DIRECT + "test_direct_forms_are_the_verbs[4-async]",),
         "the first neighbour's numbers are there, and the others' perhaps",
         "T33",
     ),
@@ -127,8 +139,8 @@ MUTANTS = [
         'with verb("all_gather", own, group, sizes=[own.nbytes] * n):',
         'with verb("all_gather", buffer, group, sizes=[own.nbytes] * n):',
         (
-            "tests/course_lib/test_collectives_direct.py::test_direct_forms_are_the_verbs[2-sync]",
-            "tests/course_lib/test_collectives_direct.py::test_direct_forms_are_the_verbs[3-async]",
+            DIRECT + "test_direct_forms_are_the_verbs[2-sync]",
+            DIRECT + "test_direct_forms_are_the_verbs[3-async]",
         ),
         "the ledger books n times what is sent",
     ),
@@ -137,7 +149,7 @@ MUTANTS = [
         "course_lib/collectives/direct.py",
         "wide = torch.promote_types(buffer.dtype, torch.float32)",
         "wide = buffer.dtype",
-        ("tests/course_lib/test_collectives_direct.py::test_sixteen_bits_are_rounded_once",),
+        (DIRECT + "test_sixteen_bits_are_rounded_once",),
         "small numbers are lost beside a large one, one by one",
         "T27",
     ),
@@ -146,7 +158,7 @@ MUTANTS = [
         "course_lib/collectives/direct.py",
         "if buffer.dim() != 1 or buffer.numel() % n or not buffer.is_contiguous():",
         "if buffer.numel() % n:",
-        ("tests/course_lib/test_collectives_direct.py::test_what_is_no_flat_buffer_is_refused",),
+        (DIRECT + "test_what_is_no_flat_buffer_is_refused",),
         "a matrix is taken for a flat buffer, or dies in a view",
     ),
     Mutant(
@@ -178,10 +190,7 @@ MUTANTS = [
         "course_classroom/ranks/seat.py",
         "with listening(referee), referee:",
         "with referee:",
-        (
-            "tests/course_classroom/test_hangs.py::test_ranks_that_wait_for_each_other_are_freed_b"
-            "efore_the_deadline",
-        ),
+        (HANGS + "test_ranks_that_wait_for_each_other_are_freed_before_the_deadline",),
         "two ranks that both receive wait inside gloo, where nobody can free them",
         "T30",
     ),
@@ -190,10 +199,7 @@ MUTANTS = [
         "course_classroom/ranks/seat.py",
         "isinstance(group, dist.ProcessGroup) and group.group_name in dead",
         "False",
-        (
-            "tests/course_classroom/test_hangs.py::test_what_holds_a_dead_group_is_named_and_says_"
-            "so_when_used",
-        ),
+        (HANGS + "test_what_holds_a_dead_group_is_named_and_says_so_when_used",),
         "a group from before a failure is used after it",
         "T35",
     ),
@@ -202,9 +208,7 @@ MUTANTS = [
         "course_classroom/ranks/rank.py",
         "    while os.getppid() == parent:",
         "    while True:",
-        (
-            "tests/course_classroom/test_cluster.py::test_no_rank_survives_the_sigkill_of_its_notebook",
-        ),
+        (CLUSTER + "test_no_rank_survives_the_sigkill_of_its_notebook",),
         "ranks stay behind when the notebook is killed",
         "T35",
     ),
@@ -215,7 +219,7 @@ MUTANTS = [
         '"unanswered", "ok"]',
         '_ORDER = ["waited", "died", "raised", "stuck", "interrupted", "transport", '
         '"unanswered", "ok"]',
-        ("tests/course_classroom/test_cluster.py::test_an_error_on_one_rank_keeps_all_variables",),
+        (CLUSTER + "test_an_error_on_one_rank_keeps_all_variables",),
         "the rank that waited hides the one that failed",
         "T35",
     ),
@@ -224,7 +228,7 @@ MUTANTS = [
         "course_classroom/ranks/hangs.py",
         "        if before != self._waiting:",
         "        if True:",
-        ("tests/course_classroom/test_hangs.py::test_two_groups_in_another_order",),
+        (HANGS + "test_two_groups_in_another_order",),
         "ranks that wait for each other use up the whole deadline",
         "T30",
     ),
@@ -233,7 +237,7 @@ MUTANTS = [
         "course_lib/data/prepare.py",
         "            problem = error\n",
         "            raise\n",
-        ("tests/course_lib/test_data.py::test_what_fails_on_one_rank_is_raised_on_all",),
+        (LIB + "test_data.py::test_what_fails_on_one_rank_is_raised_on_all",),
         "rank 0 stops, and the others wait for it",
         "T30",
     ),
@@ -242,10 +246,7 @@ MUTANTS = [
         "course_lib/data/batches.py",
         '        group = axis(dp, "dp")\n        return group.rank(), group.size()',
         "        return dp.get_rank(), dp.size()",
-        (
-            "tests/course_lib/test_data_batches.py::test_tp_ranks_take_the_same_rows_and_dp_ranks_diff"
-            "erent_ones",
-        ),
+        (BATCHES + "test_tp_ranks_take_the_same_rows_and_dp_ranks_different_ones",),
         "tp ranks of one model get different rows",
         "T20",
     ),
@@ -254,10 +255,7 @@ MUTANTS = [
         "course_lib/data/batches.py",
         "targets = torch.where(counts, ids[:, 1:], IGNORED)",
         "targets = ids[:, 1:]",
-        (
-            "tests/course_lib/test_data_batches.py::test_an_epoch_has_each_row_once_and_every_target_o"
-            "nce[False]",
-        ),
+        (BATCHES + "test_an_epoch_has_each_row_once_and_every_target_once[False]",),
         "the first words of the next document are targets",
         "T19",
     ),
@@ -266,10 +264,7 @@ MUTANTS = [
         "course_lib/data/batches.py",
         "        self._epoch, self._position = epoch, position\n",
         "        self._epoch = epoch\n",
-        (
-            "tests/course_lib/test_data_batches.py::test_a_run_goes_on_with_exactly_the_next_rows_on_a"
-            "ny_number_of_dp_ranks",
-        ),
+        (BATCHES + "test_a_run_goes_on_with_exactly_the_next_rows_on_any_number_of_dp_ranks",),
         "a run that goes on begins the epoch again",
         "T32",
     ),
@@ -279,10 +274,8 @@ MUTANTS = [
         '        elif key is None and not section.get("open"):',
         '        elif key is None and section.get("strict"):',
         (
-            "tests/course_lib/peers/deepspeed_config/test_broken.py::test_the_mistake_is_found_and_nothing_e"
-            "lse[british spelling]",
-            "tests/course_lib/peers/deepspeed_config/test_broken.py::test_the_mistake_is_found_and_nothing_e"
-            "lse[a letter too few]",
+            BROKEN + "test_the_mistake_is_found_and_nothing_else[british spelling]",
+            BROKEN + "test_the_mistake_is_found_and_nothing_else[a letter too few]",
         ),
         "at the top level DeepSpeed itself says nothing",
         "T34",
@@ -305,10 +298,8 @@ MUTANTS = [
         "    if dotted in TRAINERS:\n        return",
         "    if dotted:\n        return",
         (
-            "tests/course_lib/peers/deepspeed_config/test_broken.py::test_the_mistake_is_found_and_nothing_e"
-            "lse[auto of no program]",
-            "tests/course_lib/peers/deepspeed_config/test_broken.py::test_the_mistake_is_found_and_nothing_e"
-            "lse[auto that is a default]",
+            BROKEN + "test_the_mistake_is_found_and_nothing_else[auto of no program]",
+            BROKEN + "test_the_mistake_is_found_and_nothing_else[auto that is a default]",
         ),
         "the Trainer fills in some keys and no others",
         "T34",
@@ -332,7 +323,7 @@ MUTANTS = [
         "course_lib/estimate/memory.py",
         'self.between["parameters", tier] += bucket.cut.shard * width',
         'self.between["parameters", tier] += own * width',
-        ("tests/course_lib/estimate/test_memory.py::test_what_is_held_is_what_was_estimated[4]",),
+        (MEMORY + "test_what_is_held_is_what_was_estimated[4]",),
         "the shard's padding is memory too",
         "T24",
     ),
@@ -341,10 +332,7 @@ MUTANTS = [
         "course_lib/estimate/memory.py",
         "            if zero.master or (home",
         "            if (home",
-        (
-            "tests/course_lib/estimate/test_memory.py::test_other_optimizers_half_precision_and_frozen"
-            "_parameters",
-        ),
+        (MEMORY + "test_other_optimizers_half_precision_and_frozen_parameters",),
         "16 bits are trained on a float32 copy, which nobody sees in the model",
         "T25",
     ),
@@ -353,7 +341,7 @@ MUTANTS = [
         "course_lib/estimate/traffic.py",
         "    sums = accumulate if stage >= 2 else 1",
         "    sums = accumulate if stage == 3 else 1",
-        ("tests/course_lib/estimate/test_traffic.py::test_a_step_sends_what_was_estimated[2]",),
+        (LIB + "estimate/test_traffic.py::test_a_step_sends_what_was_estimated[2]",),
         "at stage 2 each micro-batch costs a reduce-scatter",
         "T22",
     ),
@@ -362,7 +350,7 @@ MUTANTS = [
         "course_lib/collectives/direct.py",
         "if n > 1 and (buffer.is_cuda or not uses_gloo(buffer, group)):",
         "if n == 1 or buffer.is_cuda or not uses_gloo(buffer, group):",
-        ("tests/course_lib/dry/test_estimates.py::test_a_peak_that_was_off[alone]",),
+        (LIB + "dry/test_estimates.py::test_a_peak_that_was_off[alone]",),
         "a rank alone has its gradients three times at the end of a backward",
     ),
     Mutant(
@@ -370,10 +358,7 @@ MUTANTS = [
         "course_lib/generate.py",
         "        if self.group is not None:\n            pairs",
         "        if False:\n            pairs",
-        (
-            "tests/course_lib/test_generate_cut.py::test_a_cut_model_takes_the_words_of_the_whole_one["
-            "3-config4-False-1]",
-        ),
+        (GENERATED + "test_a_cut_model_takes_the_words_of_the_whole_one[3-config4-False-1]",),
         "every rank writes a text of its own words",
         "T30",
     ),
@@ -382,9 +367,7 @@ MUTANTS = [
         "course_lib/generate.py",
         "    if group is not None:  # first",
         "    if False:  # first",
-        (
-            "tests/course_lib/test_generate_cut.py::test_what_differs_or_cannot_be_is_refused_on_every_rank",
-        ),
+        (GENERATED + "test_what_differs_or_cannot_be_is_refused_on_every_rank",),
         "ranks with different prompts mix two texts, or wait for each other",
         "T20",
     ),
@@ -393,7 +376,7 @@ MUTANTS = [
         "course_lib/gpt/config.py",
         '            raise ValueError(f"a config has no key {key!r}',
         '            print(f"a config has no key {key!r}',
-        ("tests/course_lib/test_gpt.py::test_a_config_that_cannot_be_is_refused",),
+        (MODEL + "test_a_config_that_cannot_be_is_refused",),
         "a misspelt key is no more than a remark",
         "T34",
     ),
@@ -402,7 +385,7 @@ MUTANTS = [
         "course_lib/gpt/config.py",
         "if self.heads % self.kv_heads:",
         "if self.heads < self.kv_heads:",
-        ("tests/course_lib/test_gpt.py::test_a_config_that_cannot_be_is_refused",),
+        (MODEL + "test_a_config_that_cannot_be_is_refused",),
         "6 heads over 4 key/value heads",
         "T13",
     ),
@@ -411,7 +394,7 @@ MUTANTS = [
         "course_lib/gpt/model.py",
         "scale = (2 * self.config.layers) ** -0.5 if joins else 1.0",
         "scale = 1.0",
-        ("tests/course_lib/test_gpt.py::test_start",),
+        (MODEL + "test_start",),
         "the residual grows with the number of layers",
         "T15",
     ),
@@ -420,7 +403,7 @@ MUTANTS = [
         "course_lib/gpt/model.py",
         "self.head.weight = self.tokens.weight",
         "self.head.weight.copy_(self.tokens.weight)",
-        ("tests/course_lib/test_gpt.py::test_a_tied_head_gets_both_gradients_and_stays_tied",),
+        (MODEL + "test_a_tied_head_gets_both_gradients_and_stays_tied",),
         "the head starts like the table and then goes its own way",
         "T17",
     ),
@@ -429,7 +412,7 @@ MUTANTS = [
         "course_lib/gpt/model.py",
         "checkpoint(block, x, use_reentrant=False)",
         "checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)",
-        ("tests/course_lib/test_gpt.py::test_recomputed_is_stored_bit_by_bit",),
+        (MODEL + "test_recomputed_is_stored_bit_by_bit",),
         "the recomputed block drops other elements",
         "T14",
     ),
@@ -438,7 +421,7 @@ MUTANTS = [
         "course_lib/gpt/model.py",
         "wide = (config.heads + 2 * config.kv_heads) * config.head_size",
         "wide = 3 * config.heads * config.head_size",
-        ("tests/course_lib/test_gpt.py::test_parameters_are_those_of_published_models",),
+        (MODEL + "test_parameters_are_those_of_published_models",),
         "grouped queries keep all keys and values",
         "T13",
     ),
@@ -447,7 +430,7 @@ MUTANTS = [
         "course_lib/gpt/model.py",
         "wide = x if x.dtype == torch.float64 else x.float()",
         "wide = x.float()",
-        ("tests/course_lib/test_gpt_transformers.py::test_llama_with_its_own_norm",),
+        (LIB + "test_gpt_transformers.py::test_llama_with_its_own_norm",),
         "float64 goes through float32, and no bound of 1e-10 can hold",
         "T28",
     ),
@@ -465,7 +448,7 @@ MUTANTS = [
         "tests/support/failures.py",
         "key=lambda f: (f.consequence, f.seconds, f.rank)",
         "key=lambda f: (f.rank, f.seconds)",
-        ("tests/house/test_pool.py::test_the_cause_comes_first_and_at_once",),
+        (POOL + "test_the_cause_comes_first_and_at_once",),
         "rank 0's lost connection hides the error on the rank that began it",
         "T35",
     ),
@@ -474,7 +457,7 @@ MUTANTS = [
         "tests/support/pool_worker.py",
         "seed_all(seed + 7919 * self.rank)",
         "seed_all(seed)",
-        ("tests/house/test_pool.py::test_seeds_differ_by_rank_and_repeat",),
+        (POOL + "test_seeds_differ_by_rank_and_repeat",),
         "all ranks draw the same numbers, and a collective that does nothing looks right",
         "T29",
     ),
@@ -484,8 +467,8 @@ MUTANTS = [
         'if TIMED_OUT in (getattr(report, "wasxfail", "") or ""):',
         "if False:",
         (
-            "tests/notebooks/test_canaries.py::test_fails_for_its_own_reason[hang]",
-            "tests/notebooks/test_canaries.py::test_fails_for_its_own_reason[hang_that_looks_green]",
+            CANARIES + "test_fails_for_its_own_reason[hang]",
+            CANARIES + "test_fails_for_its_own_reason[hang_that_looks_green]",
         ),
         "cells after a timeout are expected to fail, and a hang ends green",
         "T36",
@@ -495,7 +478,7 @@ MUTANTS = [
         "tests/support/kernel_watch.py",
         "        threading.excepthook = excepthook",
         "        pass",
-        ("tests/notebooks/test_canaries.py::test_fails_for_its_own_reason[thread_raises]",),
+        (CANARIES + "test_fails_for_its_own_reason[thread_raises]",),
         "an exception in a thread leaves its cell green",
         "T36",
     ),
@@ -528,10 +511,7 @@ MUTANTS = [
         "course_lessons/lesson_05/harness.py",
         "losses.append(n * loss.item())",
         "losses.append(loss.item())",
-        (
-            "tests/course_classroom/test_harness_06_to_08.py::test_the_losses_of_all_ranks_average"
-            "_to_one_that_falls",
-        ),
+        (HARNESS + "test_the_losses_of_all_ranks_average_to_one_that_falls",),
         "a rank's share is printed as a loss",
         "T19",
     ),
@@ -540,10 +520,7 @@ MUTANTS = [
         "course_lessons/lesson_07/harness.py",
         "    ids[2:, 6:], targets[2:, 6:] = 0, -100\n",
         "",
-        (
-            "tests/course_classroom/test_harness_06_to_08.py::test_a_batch_has_ignored_tokens_and_"
-            "something_to_learn",
-        ),
+        (HARNESS + "test_a_batch_has_ignored_tokens_and_something_to_learn",),
         "the lesson's bug has no token to go wrong with",
         "T8",
     ),
@@ -552,10 +529,7 @@ MUTANTS = [
         "course_lessons/lesson_08/harness.py",
         "    block = h * (q + 2 * kv) + q * h",
         "    block = h * 3 * q + q * h",
-        (
-            "tests/course_classroom/test_harness_06_to_08.py::test_the_formula_of_what_a_rank_hold"
-            "s_is_that_of_the_model[2-llama]",
-        ),
+        (HARNESS + "test_the_formula_of_what_a_rank_holds_is_that_of_the_model[2-llama]",),
         "the formula gives a Llama as many key/value heads as query heads",
         "T13",
     ),
@@ -564,9 +538,7 @@ MUTANTS = [
         "course_lib/estimate/time/costs.py",
         "self._line(must_bytes, times)",
         "self._line(must_bytes, 1)",
-        (
-            "tests/course_lib/estimate/test_ladder.py::test_a_rung_holds_saves_and_costs_what_the_forms_say",
-        ),
+        (LIB + "estimate/test_ladder.py::test_a_rung_holds_saves_and_costs_what_the_forms_say",),
         "from stage 2 on every micro-batch is sent",
         "T22",
     ),
@@ -575,7 +547,7 @@ MUTANTS = [
         "course_lib/zero/offload/host.py",
         "        return HostStore(self.device)\n",
         "        return None\n",
-        ("tests/course_lib/estimate/test_memory.py::test_every_tier_holds_what_was_estimated",),
+        (MEMORY + "test_every_tier_holds_what_was_estimated",),
         "a shard that stays on the device",
     ),
     Mutant(
@@ -583,7 +555,7 @@ MUTANTS = [
         "course_lib/zero/offload/host.py",
         "        super().__init__(master=True)  # a copy in any case",
         "        super().__init__(master=master)  # a copy in any case",
-        ("tests/course_lib/zero/offload/test_same.py::test_offload_changes_no_bit[3-lent]",),
+        (LIB + "zero/offload/test_same.py::test_offload_changes_no_bit[3-lent]",),
         "what was updated never comes back to the shard",
     ),
     Mutant(
@@ -591,9 +563,7 @@ MUTANTS = [
         "course_lib/ledger/calls.py",
         "    return tensors, rows[group.rank()] * row",
         "    return tensors, payload // group.size()",
-        (
-            "tests/course_lib/ledger/test_ledger_verbs.py::test_raw_calls_are_read_whatever_their_form",
-        ),
+        (LIB + "ledger/test_ledger_verbs.py::test_raw_calls_are_read_whatever_their_form",),
         "an uneven piece is booked as an even one",
         "T29",
     ),
@@ -602,9 +572,7 @@ MUTANTS = [
         "course_lib/ledger/flight.py",
         "        future.add_done_callback(tell)",
         "        tell()",
-        (
-            "tests/course_lib/ledger/test_ledger_book.py::test_a_span_lasts_as_long_as_the_call_is_under_way",
-        ),
+        (BOOK + "test_a_span_lasts_as_long_as_the_call_is_under_way",),
         "an asynchronous call seems to end when it starts: no overlap is ever seen",
         "T33",
     ),
@@ -613,7 +581,7 @@ MUTANTS = [
         "course_lib/collectives/call.py",
         "        _label.reset(token)",
         "        pass",
-        ("tests/course_lib/ledger/test_ledger_book.py::test_a_label_tells_messages_apart",),
+        (BOOK + "test_a_label_tells_messages_apart",),
         "what follows a labelled message bears its label",
     ),
     Mutant(
@@ -621,10 +589,7 @@ MUTANTS = [
         "course_lib/ledger/book.py",
         "parts = (Fraction(round(getattr(r, column) * r.ranks), r.ranks) for r in records)",
         "parts = (Fraction(getattr(r, column)) for r in records)",
-        (
-            "tests/course_lib/ledger/test_ledger_book.py::test_questions_are_answered_exactly_and_unkn"
-            "own_names_refused",
-        ),
+        (BOOK + "test_questions_are_answered_exactly_and_unknown_names_refused",),
         "three thirds add up to a little less than one",
         "T28",
     ),
@@ -633,7 +598,7 @@ MUTANTS = [
         "course_lib/zero/stage3/together.py",
         'torch.tensor([int.from_bytes(os.urandom(7), "big")], device=device_of(group))',
         "torch.randint(1 << 56, (1,), device=device_of(group))",
-        ("tests/course_lib/zero/test_stage3.py::test_a_seed_does_not_make_two_engines_one",),
+        (LIB + "zero/test_stage3.py::test_a_seed_does_not_make_two_engines_one",),
         "two engines after one seed ask under one name, and hear what the other's ranks had asked",
         "T30",
     ),
@@ -642,10 +607,7 @@ MUTANTS = [
         "course_lib/zero/offload/copies.py",
         "    copying.wait_stream(computing)  # what was asked",
         "    pass  # what was asked",
-        (
-            "tests/course_lib/zero/offload/test_copies.py::test_the_copy_is_asked_for_first_and_waits_"
-            "and_is_waited_for",
-        ),
+        (COPIES + "test_the_copy_is_asked_for_first_and_waits_and_is_waited_for",),
         "a copy overwrites what an earlier product still reads",
     ),
     Mutant(
@@ -653,7 +615,7 @@ MUTANTS = [
         "course_lib/zero/offload/copies.py",
         "saved / min(self.copy, self.products)",
         "saved / max(self.copy, self.products)",
-        ("tests/course_lib/zero/offload/test_copies.py::test_how_much_is_hidden",),
+        (COPIES + "test_how_much_is_hidden",),
         "a copy that is wholly hidden is called hidden in part",
     ),
     Mutant(
@@ -661,7 +623,7 @@ MUTANTS = [
         "course_lib/zero/offload/copies.py",
         '    if device.type != "cuda":',
         '    if device.type == "meta":',
-        ("tests/course_lib/zero/offload/test_copies.py::test_without_a_gpu_nothing_is_measured",),
+        (COPIES + "test_without_a_gpu_nothing_is_measured",),
         "a machine without a GPU claims a time",
     ),
     Mutant(
@@ -669,10 +631,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/loss_checks.py",
         "strict=True)):\n        raise RefusedHere(message)",
         "strict=True)):\n        raise ValueError(message)",
-        (
-            "tests/course_lib/tensor_parallel/test_loss_checks.py::test_what_one_rank_refuses_is_refus"
-            "ed_on_all[2]",
-        ),
+        (LOSS_CHECKS + "test_what_one_rank_refuses_is_refused_on_all[2]",),
         "one rank raises, and the others wait for it in the first sum",
     ),
     Mutant(
@@ -680,10 +639,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/loss_checks.py",
         "            raise RefusedHere(message)",
         "            raise ValueError(message)",
-        (
-            "tests/course_lib/tensor_parallel/test_loss_checks.py::test_what_one_rank_refuses_is_refus"
-            "ed_on_all[2]",
-        ),
+        (LOSS_CHECKS + "test_what_one_rank_refuses_is_refused_on_all[2]",),
         "of fewer tokens than ranks, the rank that has them all waits for the others",
     ),
     Mutant(
@@ -691,10 +647,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/loss_checks.py",
         "    if reports:  # none where",
         "    if reports or refusal is None:  # none where",
-        (
-            "tests/course_lib/tensor_parallel/test_loss_checks.py::test_what_one_rank_refuses_is_refus"
-            "ed_on_all[2]",
-        ),
+        (LOSS_CHECKS + "test_what_one_rank_refuses_is_refused_on_all[2]",),
         "logits that are infinite are taken for another rank's refusal",
     ),
     Mutant(
@@ -702,10 +655,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/on_ranks.py",
         "    def __reduce_ex__(self, protocol: int):\n        refuse_to_pickle(self)\n",
         "",
-        (
-            "tests/course_lib/tensor_parallel/test_misuse.py::test_copies_and_averages_work_and_files_"
-            "are_refused[2-sequence]",
-        ),
+        (MISUSE + "test_copies_and_averages_work_and_files_are_refused[2-sequence]",),
         "torch.save(model) speaks of a ProcessGroup, and not of what to do",
     ),
     Mutant(
@@ -713,10 +663,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/on_ranks.py",
         "    def __copy__(self):",
         "    def copied(self):",
-        (
-            "tests/course_lib/tensor_parallel/test_misuse.py::test_copies_and_averages_work_and_files_"
-            "are_refused[2-sequence]",
-        ),
+        (MISUSE + "test_copies_and_averages_work_and_files_are_refused[2-sequence]",),
         "a shallow copy goes by the road of a file, and is refused",
     ),
     Mutant(
@@ -724,10 +671,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/sequence.py",
         "made = memo[id(self)] = Tokens(self.group)",
         "made = memo[id(self)] = self",
-        (
-            "tests/course_lib/tensor_parallel/test_misuse.py::test_copies_and_averages_work_and_files_"
-            "are_refused[2-sequence]",
-        ),
+        (MISUSE + "test_copies_and_averages_work_and_files_are_refused[2-sequence]",),
         "a copy of the model tells the first one how long the sequence is",
     ),
     Mutant(
@@ -735,9 +679,7 @@ MUTANTS = [
         "course_lib/collectives/call.py",
         "    except (AttributeError, TypeError):\n        raise TypeError(",
         "    except ZeroDivisionError:\n        raise TypeError(",
-        (
-            "tests/course_lib/tensor_parallel/test_misuse.py::test_what_is_handed_over_by_mistake_is_named",
-        ),
+        (MISUSE + "test_what_is_handed_over_by_mistake_is_named",),
         "a mesh for a group ends in an AttributeError",
     ),
     Mutant(
@@ -745,9 +687,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/on_ranks.py",
         "    if not x.is_floating_point():",
         "    if False:",
-        (
-            "tests/course_lib/tensor_parallel/test_misuse.py::test_what_is_handed_over_by_mistake_is_named",
-        ),
+        (MISUSE + "test_what_is_handed_over_by_mistake_is_named",),
         "ids in a linear layer are told to become another dtype",
     ),
     Mutant(
@@ -755,9 +695,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/embedding.py",
         "    if kind not in (torch.int64, torch.int32):",
         "    if False:",
-        (
-            "tests/course_lib/tensor_parallel/test_misuse.py::test_what_is_handed_over_by_mistake_is_named",
-        ),
+        (MISUSE + "test_what_is_handed_over_by_mistake_is_named",),
         "activations as ids fail inside torch",
     ),
     Mutant(
@@ -765,10 +703,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/__init__.py",
         "    cross_entropy as vocabulary_parallel_cross_entropy,\n)\n",
         "    cross_entropy,\n)\n\nvocabulary_parallel_cross_entropy = cross_entropy\n",
-        (
-            "tests/course_lib/tensor_parallel/test_misuse.py::test_the_names_that_a_port_needs_are_exp"
-            "orted_and_no_file_is_hidden",
-        ),
+        (MISUSE + "test_the_names_that_a_port_needs_are_exported_and_no_file_is_hidden",),
         "`from course_lib.tensor_parallel import cross_entropy` is no longer the file",
     ),
     Mutant(
@@ -778,9 +713,8 @@ MUTANTS = [
         "of up the same",
         "        rows = [(2 * start, 2 * stop)]",
         (
-            "tests/course_lib/tensor_parallel/test_mlp.py::test_a_column_of_up_lies_beside_its_own_gate[2]",
-            "tests/course_lib/tensor_parallel/test_mlp.py::test_the_mlp_is_the_dense_one_and_sends_one"
-            "_sum_each_way[3-None]",
+            MLP + "test_a_column_of_up_lies_beside_its_own_gate[2]",
+            MLP + "test_the_mlp_is_the_dense_one_and_sends_one_sum_each_way[3-None]",
         ),
         "the first rank gets gates alone, the last one ups; every shape fits",
         "T13",
@@ -797,10 +731,7 @@ MUTANTS = [
         '    joined = mlp.activation != "swiglu"\n'
         "    mlp.down = RowParallelLinear.from_dense(mlp.down, group, "
         "split_input=joined)",
-        (
-            "tests/course_lib/tensor_parallel/test_mlp.py::test_the_mlp_is_the_dense_one_and_sends_one"
-            "_sum_each_way[2-None]",
-        ),
+        (MLP + "test_the_mlp_is_the_dense_one_and_sends_one_sum_each_way[2-None]",),
         "joined and cut again: every number is right, and two messages are for nothing",
         "T4",
     ),
@@ -809,10 +740,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/parallelize.py",
         "    check_replicas(model, group)\n    attention",
         "    attention",
-        (
-            "tests/course_lib/tensor_parallel/test_parallelize.py::test_what_cannot_be_cut_is_refused_"
-            "before_anything_is_changed",
-        ),
+        (PARALLELIZE + "test_what_cannot_be_cut_is_refused_before_anything_is_changed",),
         "each rank brings another model, and the parts of no model train together",
         "T15",
     ),
@@ -821,9 +749,7 @@ MUTANTS = [
         "course_lib/collectives/agreement.py",
         ".mul_(odd[: bits.numel()]).mul_(0x9E3779B1)",
         ".mul_(0x9E3779B1)",
-        (
-            "tests/course_lib/tensor_parallel/test_parallelize.py::test_copies_that_differ_are_found_and_named",
-        ),
+        (PARALLELIZE + "test_copies_that_differ_are_found_and_named",),
         "numbers that have changed places have the same sum",
         "T15",
     ),
@@ -832,10 +758,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/parallelize.py",
         "    for holders, named in shared.values():",
         "    for holders, named in []:",
-        (
-            "tests/course_lib/tensor_parallel/test_parallelize.py::test_a_shared_head_that_drifts_is_f"
-            "ound_and_named",
-        ),
+        (PARALLELIZE + "test_a_shared_head_that_drifts_is_found_and_named",),
         "a key/value head held twice becomes two heads, and nothing says so",
         "T13",
     ),
@@ -844,10 +767,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/parallelize.py",
         "    if len(set(counts.tolist())) > 1:",
         "    if False:",
-        (
-            "tests/course_lib/tensor_parallel/test_parallelize.py::test_a_model_with_other_layers_is_r"
-            "efused_in_words",
-        ),
+        (PARALLELIZE + "test_a_model_with_other_layers_is_refused_in_words",),
         "ranks with other configs end in an abort of gloo",
         "T15",
     ),
@@ -856,9 +776,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/parallelize.py",
         '                isinstance(module, RowParallelLinear) and name == "weight"',
         "                isinstance(module, RowParallelLinear)",
-        (
-            "tests/course_lib/tensor_parallel/test_parallelize.py::test_copies_that_differ_are_found_and_named",
-        ),
+        (PARALLELIZE + "test_copies_that_differ_are_found_and_named",),
         "the bias of a row-parallel layer is a copy, and nobody looks at it",
         "T16",
     ),
@@ -867,10 +785,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/parallelize.py",
         "        shard_attention(block.attention, group, holders=holders, overlap=overlap)\n",
         "",
-        (
-            "tests/course_lib/tensor_parallel/test_parallelize.py::test_a_block_sends_two_sums_forward"
-            "_and_two_backward[gpt2-2]",
-        ),
+        (PARALLELIZE + "test_a_block_sends_two_sums_forward_and_two_backward[gpt2-2]",),
         "the attention is computed whole on every rank: right, and for nothing",
         "T4",
     ),
@@ -879,9 +794,7 @@ MUTANTS = [
         "course_lib/pretrained/names.py",
         "    if len(stored) == 3:",
         "    if False:",
-        (
-            "tests/course_lib/pretrained/test_transformers.py::test_logits_of_published_checkpoints[2]",
-        ),
+        (PRETRAINED + "transformers.py::test_logits_of_published_checkpoints[2]",),
         "q, k and v are taken to be equally long",
         "T13",
     ),
@@ -890,9 +803,7 @@ MUTANTS = [
         "course_lib/pretrained/names.py",
         "_joined([(layer.start, min(layer.stop, layer.vocabulary))])",
         "_joined([(layer.start, layer.stop)])",
-        (
-            "tests/course_lib/pretrained/test_save.py::test_one_rank_to_four_to_two_to_one_bit_by_bit",
-        ),
+        (PRETRAINED + "save.py::test_one_rank_to_four_to_two_to_one_bit_by_bit",),
         "rows of no word are saved, or read",
         "T9",
     ),
@@ -901,9 +812,7 @@ MUTANTS = [
         "course_lib/pretrained/config.py",
         'own |= {"model_type": kind,',
         'own |= {"tie_word_embeddings": True, "model_type": kind,',
-        (
-            "tests/course_lib/pretrained/test_transformers.py::test_transformers_reads_what_we_write",
-        ),
+        (PRETRAINED + "transformers.py::test_transformers_reads_what_we_write",),
         "transformers ties a head that has weights of its own",
         "T17",
     ),
@@ -912,7 +821,7 @@ MUTANTS = [
         "course_lib/pretrained/load.py",
         "                if old not in made:",
         "                if True:",
-        ("tests/course_lib/pretrained/test_load.py::test_every_rank_gets_its_own[2]",),
+        (PRETRAINED + "load.py::test_every_rank_gets_its_own[2]",),
         "a tied head becomes a second parameter",
         "T17",
     ),
@@ -921,7 +830,7 @@ MUTANTS = [
         "course_lib/pretrained/load.py",
         "parameter[piece.length :] = 0.0",
         "parameter[piece.length :] += 0.0",
-        ("tests/course_lib/pretrained/test_load.py::test_every_rank_gets_its_own[3]",),
+        (PRETRAINED + "load.py::test_every_rank_gets_its_own[3]",),
         "rows of no word keep what was there",
         "T9",
     ),
@@ -930,7 +839,7 @@ MUTANTS = [
         "course_lib/pretrained/save.py",
         "writer.put(name, numbers)",
         "writer.put(name, numbers), vars(writer).setdefault('kept', []).append(numbers)",
-        ("tests/course_lib/pretrained/test_save.py::test_no_rank_holds_more_than_a_tensor",),
+        (PRETRAINED + "save.py::test_no_rank_holds_more_than_a_tensor",),
         "what has been written is kept",
         "T31",
     ),
@@ -952,9 +861,9 @@ MUTANTS = [
         "return dist.new_group(members, timeout=timedelta(seconds=timeout))",
         "return dist.new_group(members)",
         (
-            "tests/course_lib/test_ranks.py::test_a_group_of_some_ranks",
-            "tests/course_lib/test_ranks.py::test_a_groups_timeout_ends_a_wait",
-            "tests/course_lib/test_ranks.py::test_the_mesh[2-2]",
+            RANKS + "test_a_group_of_some_ranks",
+            RANKS + "test_a_groups_timeout_ends_a_wait",
+            RANKS + "test_the_mesh[2-2]",
         ),
         "a rank that waits in a group of its own waits for torch's half hour",
         "T30",
@@ -964,7 +873,7 @@ MUTANTS = [
         "course_lib/ranks.py",
         "grid = torch.arange(me.world).view(dp, tp)",
         "grid = torch.arange(me.world).view(tp, dp).t()",
-        ("tests/course_lib/test_ranks.py::test_the_mesh[2-2]",),
+        (RANKS + "test_the_mesh[2-2]",),
         "tensor parallelism crosses nodes: ranks far apart share a tp group",
         "T29",
     ),
@@ -973,9 +882,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/resize.py",
         "start, stop = span(padded, *size_and_rank(group)) if is_cut else (0, padded)",
         "start, stop = (table.start, table.stop) if is_cut else (0, padded)",
-        (
-            "tests/course_lib/tensor_parallel/test_resize.py::test_every_layout_has_the_rows_of_one_process[3]",
-        ),
+        (RESIZE + "test_every_layout_has_the_rows_of_one_process[3]",),
         "the cut moves with the vocabulary",
     ),
     Mutant(
@@ -983,9 +890,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/resize.py",
         "wide.mean(0) + NEAR",
         "weight.detach().double().mean(0) + NEAR",
-        (
-            "tests/course_lib/tensor_parallel/test_resize.py::test_every_layout_has_the_rows_of_one_process[3]",
-        ),
+        (RESIZE + "test_every_layout_has_the_rows_of_one_process[3]",),
         "new rows depend on how many ranks there are",
     ),
     Mutant(
@@ -993,9 +898,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/resize.py",
         "(used is None or used > vocabulary)",
         "used is None",
-        (
-            "tests/course_lib/tensor_parallel/test_resize.py::test_fewer_words_are_refused_while_ids_name_them",
-        ),
+        (RESIZE + "test_fewer_words_are_refused_while_ids_name_them",),
         "ids without a row",
     ),
     Mutant(
@@ -1003,9 +906,7 @@ MUTANTS = [
         "course_lib/train/program.py",
         "stage=options.stage, mesh=mesh, precision",
         "stage=0, mesh=mesh, precision",
-        (
-            "tests/course_lib/train/test_layouts.py::test_all_stages_and_offloads_make_the_same_steps[most]",
-        ),
+        (TRAINED + "test_all_stages_and_offloads_make_the_same_steps[most]",),
         "the stage that was typed is not the one that runs",
         "T34",
     ),
@@ -1014,7 +915,7 @@ MUTANTS = [
         "course_lib/train/program.py",
         "tokens=batch.count / divisor)",
         "tokens=batch.total / divisor)",
-        ("tests/course_lib/train/test_layouts.py::test_replicas_change_neither_loss_nor_gradient",),
+        (TRAINED + "test_replicas_change_neither_loss_nor_gradient",),
         "a sum is divided by every token once a rank",
         "T19",
     ),
@@ -1023,7 +924,7 @@ MUTANTS = [
         "course_lib/train/checks.py",
         "    if options.stage == 3 and options.offload_parameters:\n",
         "    if options.stage == 4:\n",
-        ("tests/course_lib/train/test_options.py::test_what_the_engine_is_told_to_offload",),
+        (OPTIONS + "test_what_the_engine_is_told_to_offload",),
         "at stage 3 the parameters stay on the device",
         "T34",
     ),
@@ -1032,7 +933,7 @@ MUTANTS = [
         "course_lib/train/text.py",
         "return every.loss / every.tokens if every.tokens else None",
         "return total / count if every.tokens else None",
-        ("tests/course_lib/train/test_text.py::test_a_validation_is_the_mean_over_all_replicas",),
+        (LIB + "train/test_text.py::test_a_validation_is_the_mean_over_all_replicas",),
         "each replica has a validation loss of its own",
         "T19",
     ),
@@ -1042,10 +943,8 @@ MUTANTS = [
         "    if unknown:\n",
         "    if unknown is None:\n",
         (
-            "tests/course_lib/train/test_options.py::"
-            "test_a_wrong_call_is_refused_by_name[not an option]",
-            "tests/course_lib/train/test_options.py::"
-            "test_a_wrong_call_is_refused_by_name[a word of its own]",
+            OPTIONS + "test_a_wrong_call_is_refused_by_name[not an option]",
+            OPTIONS + "test_a_wrong_call_is_refused_by_name[a word of its own]",
         ),
         "a default stays in place without a word",
         "T34",
@@ -1055,7 +954,7 @@ MUTANTS = [
         "course_lib/train/entry.py",
         "        if rank == 0:\n            _line(str(error))\n",
         "        _line(str(error))\n",
-        ("tests/course_lib/train/test_options.py::test_under_a_launcher_rank_0_alone_says_it[1]",),
+        (OPTIONS + "test_under_a_launcher_rank_0_alone_says_it[1]",),
         "a hundred ranks print a hundred lines",
         "T35",
     ),
@@ -1064,10 +963,7 @@ MUTANTS = [
         "course_lib/train/program.py",
         '                seed_all(mix(options.seed, done), replica=mesh.get_group("dp").rank())\n',
         "                if not done:\n                    seed_all(options.seed)\n",
-        (
-            "tests/course_lib/train/test_program.py::test_a_rank_killed_in_a_step_costs_the_steps_sinc"
-            "e_the_last_checkpoint",
-        ),
+        (PROGRAM + "test_a_rank_killed_in_a_step_costs_the_steps_since_the_last_checkpoint",),
         "masks after going on are others than without the stop",
         "T32",
     ),
@@ -1076,7 +972,7 @@ MUTANTS = [
         "course_lib/train/stop.py",
         "                os._exit(128 + number[0])\n",
         "                pass\n",
-        ("tests/course_lib/train/test_program.py::test_a_second_signal_ends_it_at_once",),
+        (PROGRAM + "test_a_second_signal_ends_it_at_once",),
         "a rank that waits for a hung neighbour cannot be ended",
         "T35",
     ),
@@ -1085,9 +981,7 @@ MUTANTS = [
         "course_lib/train/launch.py",
         "rank, code = (causes or failed)[0]",
         "rank, code = failed[-1]",
-        (
-            "tests/course_lib/train/test_folder.py::test_the_cause_is_told_in_whatever_order_ranks_end",
-        ),
+        (LIB + "train/test_folder.py::test_the_cause_is_told_in_whatever_order_ranks_end",),
         "whoever ended last is told as the cause",
         "T35",
     ),
@@ -1096,10 +990,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/uncompiled.py",
         "    function._torchdynamo_disable_msg = REASON",
         "    function._torchdynamo_disable_msg = None",
-        (
-            "tests/course_lib/tensor_parallel/test_compile.py::test_a_loss_inside_of_a_compiled_functi"
-            "on_is_the_plain_one",
-        ),
+        (COMPILED + "test_a_loss_inside_of_a_compiled_function_is_the_plain_one",),
         "fullgraph=True is refused, and nobody learns why",
     ),
     Mutant(
@@ -1107,10 +998,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/uncompiled.py",
         "    *(cross_entropy, head_cross_entropy),\n",
         "    head_cross_entropy,\n",
-        (
-            "tests/course_lib/tensor_parallel/test_compile.py::test_a_loss_inside_of_a_compiled_functi"
-            "on_is_the_plain_one",
-        ),
+        (COMPILED + "test_a_loss_inside_of_a_compiled_function_is_the_plain_one",),
         "torch.compile takes the loss apart, and ranks break their graphs at different places",
     ),
     Mutant(
@@ -1118,9 +1006,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/uncompiled.py",
         "*(sequence_plan.ScatteringEmbedding, sequence_plan.GatheringHead)",
         "sequence_plan.GatheringHead",
-        (
-            "tests/course_lib/tensor_parallel/test_compile.py::test_a_compiled_model_is_the_plain_one[True]",
-        ),
+        (COMPILED + "test_a_compiled_model_is_the_plain_one[True]",),
         "the embedding is taken apart up to its message",
     ),
 ]

@@ -2,15 +2,16 @@
 
 from tests.support.mutation import Mutant
 
+MATRIX = "tests/course_lib/step/test_matrix.py::"
+STEP = "tests/course_lib/step/test_step.py::"
+
 MUTANTS = [
     Mutant(
         "step-mean-of-means",
         "course_lib/step/step.py",
         "p.grad.div_(max(1, every.tokens))",
         "p.grad.div_(max(1, count) * (groups[1].size() if len(groups) > 1 else 1))",
-        (
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[2-1-llama]",
-        ),
+        (MATRIX + "test_twenty_steps_are_those_of_one_process[2-1-llama]",),
         "each replica divides by its own tokens: a token weighs more where there are few",
         "T19",
     ),
@@ -20,8 +21,8 @@ MUTANTS = [
         "        sum_gradients(parameters, groups[1], most=bucket_bytes)\n",
         "        pass\n",
         (
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[2-1-gpt2]",
-            "tests/course_lib/step/test_step.py::test_replicas_meet_in_one_buffer_and_two_small_sums[2-0.3]",
+            MATRIX + "test_twenty_steps_are_those_of_one_process[2-1-gpt2]",
+            STEP + "test_replicas_meet_in_one_buffer_and_two_small_sums[2-0.3]",
         ),
         "each replica trains on its own rows",
         "T20",
@@ -31,9 +32,7 @@ MUTANTS = [
         "course_lib/step/step.py",
         "        loss.backward()\n",
         "        for p in parameters:\n            p.grad = None\n        loss.backward()\n",
-        (
-            "tests/course_lib/step/test_matrix.py::test_so_they_are_with_what_else_there_is[micro-batches]",
-        ),
+        (MATRIX + "test_so_they_are_with_what_else_there_is[micro-batches]",),
         "a micro-batch forgets the gradients of those before it",
         "T22",
     ),
@@ -42,9 +41,7 @@ MUTANTS = [
         "course_lib/step/step.py",
         "norms.norm(pieces, groups) if clip is None else norms.clip(pieces, groups, clip)",
         "norms.norm(pieces, groups)",
-        (
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[1-2-gpt2]",
-        ),
+        (MATRIX + "test_twenty_steps_are_those_of_one_process[1-2-gpt2]",),
         "clipping is left out",
         "T18",
     ),
@@ -53,10 +50,7 @@ MUTANTS = [
         "course_lib/step/step.py",
         "    if every.bad:\n",
         "    if False:\n",
-        (
-            "tests/course_lib/step/test_step.py::test_what_is_not_finite_on_one_rank_stops_all_before_"
-            "the_update[2-3-loss]",
-        ),
+        (STEP + "test_what_is_not_finite_on_one_rank_stops_all_before_the_update[2-3-loss]",),
         "a loss that is no number is noticed by its gradients alone, and not named",
         "T26",
     ),
@@ -65,10 +59,7 @@ MUTANTS = [
         "course_lib/step/step.py",
         "    if not math.isfinite(size):\n",
         "    if False:\n",
-        (
-            "tests/course_lib/step/test_step.py::test_what_is_not_finite_on_one_rank_stops_all_before_"
-            "the_update[1-2-gradient]",
-        ),
+        (STEP + "test_what_is_not_finite_on_one_rank_stops_all_before_the_update[1-2-gradient]",),
         "one shard's infinity goes into all weights",
         "T26",
     ),
@@ -77,10 +68,7 @@ MUTANTS = [
         "course_lib/step/step.py",
         "by_rank(who_says(own, groups))",
         "by_rank(who_says(own, []))",
-        (
-            "tests/course_lib/step/test_step.py::test_what_is_not_finite_on_one_rank_stops_all_before_"
-            "the_update[2-1-gradient]",
-        ),
+        (STEP + "test_what_is_not_finite_on_one_rank_stops_all_before_the_update[2-1-gradient]",),
         "each rank knows of itself alone",
         "T35",
     ),
@@ -89,10 +77,7 @@ MUTANTS = [
         "course_lib/step/step.py",
         "every.tokens, size, every.stops > 0)",
         "every.tokens, size, stop)",
-        (
-            "tests/course_lib/step/test_step.py::test_one_rank_that_wants_to_stop_stops_all_after_the_"
-            "same_step[1]",
-        ),
+        (STEP + "test_one_rank_that_wants_to_stop_stops_all_after_the_same_step[1]",),
         "the rank that was asked stops, and the others wait for it",
         "T30",
     ),
@@ -102,9 +87,8 @@ MUTANTS = [
         "            numbers = collectives.all_reduce(numbers, group, donated=True)\n",
         "            numbers = collectives.all_reduce(numbers, group)\n            break\n",
         (
-            "tests/course_lib/step/test_step.py::test_one_rank_that_wants_to_stop_stops_all_after_the_"
-            "same_step[2]",
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[2-2-llama]",
+            STEP + "test_one_rank_that_wants_to_stop_stops_all_after_the_same_step[2]",
+            MATRIX + "test_twenty_steps_are_those_of_one_process[2-2-llama]",
         ),
         "the other replicas hear nothing",
         "T30",
@@ -122,7 +106,7 @@ MUTANTS = [
         "course_lib/step/losses.py",
         "states = gather(states, head.group, S, sizes, after=REPLICATED)",
         'states = gather(states, head.group, S, sizes, after="sharded")',
-        ("tests/course_lib/step/test_matrix.py::test_so_they_are_with_what_else_there_is[fused]",),
+        (MATRIX + "test_so_they_are_with_what_else_there_is[fused]",),
         "the gradient of the states, which is whole already, is summed once more",
         "T8",
     ),
@@ -131,9 +115,7 @@ MUTANTS = [
         "course_lib/step/losses.py",
         '"reduction": "sum"}',
         '"reduction": "mean"}',
-        (
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[1-3-llama]",
-        ),
+        (MATRIX + "test_twenty_steps_are_those_of_one_process[1-3-llama]",),
         "a mean is divided by the tokens once more",
         "T19",
     ),
@@ -142,9 +124,7 @@ MUTANTS = [
         "course_lib/step/losses.py",
         "numbers((targets != IGNORED).sum(), targets.numel())",
         "targets.numel()",
-        (
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[1-1-gpt2]",
-        ),
+        (MATRIX + "test_twenty_steps_are_those_of_one_process[1-1-gpt2]",),
         "padding counts as tokens",
         "T19",
     ),
@@ -153,9 +133,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/extents.py",
         "Extent(0, real * table.hidden, over)",
         "Extent(0, p.numel(), over)",
-        (
-            "tests/course_lib/step/test_step.py::test_every_logical_gradient_counts_once[1-3-config0-lay0]",
-        ),
+        (STEP + "test_every_logical_gradient_counts_once[1-3-config0-lay0]",),
         "rows of no word count in the norm",
         "T18",
     ),
@@ -165,8 +143,8 @@ MUTANTS = [
         "yield Piece(x, over + part.cut_over, None, part.holders)",
         "yield Piece(x, over + part.cut_over)",
         (
-            "tests/course_lib/step/test_step.py::test_every_logical_gradient_counts_once[1-4-config2-lay2]",
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[1-4-llama]",
+            STEP + "test_every_logical_gradient_counts_once[1-4-config2-lay2]",
+            MATRIX + "test_twenty_steps_are_those_of_one_process[1-4-llama]",
         ),
         "a key/value head counts for each rank that holds it",
         "T18",
@@ -177,8 +155,8 @@ MUTANTS = [
         "        flat = collectives.all_reduce(flat, group, donated=True)\n",
         "        flat = collectives.all_reduce(flat, group, donated=True) / group.size()\n",
         (
-            "tests/course_lib/step/test_step.py::test_gradients_meet_whole_in_buckets_of_any_size",
-            "tests/course_lib/step/test_matrix.py::test_twenty_steps_are_those_of_one_process[2-1-gpt2]",
+            STEP + "test_gradients_meet_whole_in_buckets_of_any_size",
+            MATRIX + "test_twenty_steps_are_those_of_one_process[2-1-gpt2]",
         ),
         "gradients are averaged and divided by the tokens as well",
         "T19",
@@ -188,7 +166,7 @@ MUTANTS = [
         "course_lib/step/buckets.py",
         "    yield from open_.values()\n",
         "",
-        ("tests/course_lib/step/test_step.py::test_gradients_meet_whole_in_buckets_of_any_size",),
+        (STEP + "test_gradients_meet_whole_in_buckets_of_any_size",),
         "the last bucket, which is not full, is never sent",
         "T23",
     ),
@@ -200,7 +178,7 @@ MUTANTS = [
         "    parameters = [p for p in parameters if p.grad is not None]\n"
         "    for p in parameters:\n"
         "        assert p is not None\n",
-        ("tests/course_lib/step/test_step.py::test_gradients_meet_whole_in_buckets_of_any_size",),
+        (STEP + "test_gradients_meet_whole_in_buckets_of_any_size",),
         "ranks that did not use a parameter send another buffer",
         "T21",
     ),
@@ -209,7 +187,7 @@ MUTANTS = [
         "course_lib/step/groups.py",
         '"weight_decay": 0.0}',
         '"weight_decay": float(decay)}',
-        ("tests/course_lib/step/test_step.py::test_norms_and_biases_do_not_decay[gpt2]",),
+        (STEP + "test_norms_and_biases_do_not_decay[gpt2]",),
         "norms are pulled to 0",
     ),
 ]
