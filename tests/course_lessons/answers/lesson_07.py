@@ -24,10 +24,7 @@ def body(name: str, text: str) -> str:
     return f"{HEAD}\ndef {name}({ARGUMENTS[name]}):\n{text}"
 
 
-BASE = {
-    "cut_loss": body(
-        "cut_loss",
-        """    t, width = logits.shape
+PLAIN = """    t, width = logits.shape
     m = all_reduce(logits.amax(-1), group, "max")
     e = (logits - m[:, None]).exp()
     S = all_reduce(e.sum(-1), group)
@@ -39,63 +36,45 @@ BASE = {
     d = e / S[:, None]
     d[torch.arange(t), local] -= here.double()
     return loss, d / t
-""",
+"""
+LOSS = "    loss = (S.log() + m - all_reduce(own, group)).mean()\n"
+BODIES = {
+    "cut_loss": PLAIN,
+    "ignored_loss": changed(
+        PLAIN,
+        ("    m = ", "    counts = targets != ignore_index\n    m = "),
+        ("(local < width)", "(local < width) & counts"),
+        (LOSS, "    losses = torch.where(counts, S.log() + m - all_reduce(own, group), 0.0)\n"),
+        (
+            "    return loss, d / t",
+            "    d[~counts] = 0.0\n    many = counts.sum().clamp(min=1)\n"
+            "    return losses.sum() / many, d / many",
+        ),
     ),
-    "ignored_loss": body(
-        "ignored_loss",
-        """    t, width = logits.shape
-    counts = targets != ignore_index
-    m = all_reduce(logits.amax(-1), group, "max")
-    e = (logits - m[:, None]).exp()
-    S = all_reduce(e.sum(-1), group)
-    local = targets - start
-    here = (local >= 0) & (local < width) & counts
-    local = local.clamp(0, width - 1)
-    own = torch.where(here, logits.gather(-1, local[:, None])[:, 0], 0.0)
-    losses = torch.where(counts, S.log() + m - all_reduce(own, group), 0.0)
-    d = e / S[:, None]
-    d[torch.arange(t), local] -= here.double()
-    d[~counts] = 0.0
-    many = counts.sum().clamp(min=1)
-    return losses.sum() / many, d / many
-""",
+    "padded_loss": changed(
+        PLAIN,
+        (
+            "    m = ",
+            "    real = max(0, min(width, vocabulary - start))\n"
+            "    x = torch.cat((logits[:, :real], torch.full((t, width - real), -torch.inf)"
+            ".double()), -1)\n    m = ",
+        ),
+        ("logits.amax", "x.amax"),
+        ("(logits - m", "(x - m"),
     ),
-    "padded_loss": body(
-        "padded_loss",
-        """    t, width = logits.shape
-    real = max(0, min(width, vocabulary - start))
-    x = torch.cat((logits[:, :real], torch.full((t, width - real), -torch.inf).double()), -1)
-    m = all_reduce(x.amax(-1), group, "max")
-    e = (x - m[:, None]).exp()
-    S = all_reduce(e.sum(-1), group)
-    local = targets - start
-    here = (local >= 0) & (local < width)
-    local = local.clamp(0, width - 1)
-    own = torch.where(here, logits.gather(-1, local[:, None])[:, 0], 0.0)
-    loss = (S.log() + m - all_reduce(own, group)).mean()
-    d = e / S[:, None]
-    d[torch.arange(t), local] -= here.double()
-    return loss, d / t
-""",
-    ),
-    "smoothed_loss": body(
-        "smoothed_loss",
-        """    t, width = logits.shape
-    m = all_reduce(logits.amax(-1), group, "max")
-    e = (logits - m[:, None]).exp()
-    S = all_reduce(e.sum(-1), group)
-    local = targets - start
-    here = (local >= 0) & (local < width)
-    local = local.clamp(0, width - 1)
-    own = torch.where(here, logits.gather(-1, local[:, None])[:, 0], 0.0)
-    y, every = all_reduce(own, group), all_reduce(logits.sum(-1), group)
-    losses = S.log() + m - (1 - smoothing) * y - smoothing / vocabulary * every
-    d = e / S[:, None] - smoothing / vocabulary
-    d[torch.arange(t), local] -= (1 - smoothing) * here.double()
-    return losses.mean(), d / t
-""",
+    "smoothed_loss": changed(
+        PLAIN,
+        (
+            LOSS,
+            "    y, every = all_reduce(own, group), all_reduce(logits.sum(-1), group)\n"
+            "    losses = S.log() + m - (1 - smoothing) * y - smoothing / vocabulary * every\n",
+        ),
+        ("e / S[:, None]", "e / S[:, None] - smoothing / vocabulary"),
+        ("here.double()", "(1 - smoothing) * here.double()"),
+        ("return loss,", "return losses.mean(),"),
     ),
 }
+BASE = {name: body(name, text) for name, text in BODIES.items()}
 PACKED = """    t, width = logits.shape
     own = logits.amax(-1)
     m = own.clone()

@@ -209,6 +209,11 @@ SUM = (
     "    dist.all_reduce(every, group=group)\n"
     "    good = good and every <= 1.3 * kept(optimizer)\n"
 )
+AS_RANK_0 = (
+    "            first = p.detach().clone()\n"
+    "            dist.broadcast(first, dist.get_global_rank(group, 0), group=group)\n"
+    "            good = good and torch.equal(p, first)\n"
+)
 WRONG_PROOF = {
     "less than two thirds": (proof(("<= 2 / 3 *", "< 2 / 3 *")), "owners refused"),
     "to a millionth": (proof(("atol=1e-9", "atol=1e-6")), "loose comparison"),
@@ -216,25 +221,10 @@ WRONG_PROOF = {
     "no": ("def is_sharded(box, group):\n    box.train(0)\n    return False\n", "always false"),
     "the training alone": (proof((STATES, "")), "whole states pass"),
     "the states alone": (proof((WEIGHTS, "            pass\n")), "wrong training passes"),
-    "the ranks with each other": (
-        proof(
-            (
-                WEIGHTS,
-                "            first = p.detach().clone()\n"
-                "            dist.broadcast(first, dist.get_global_rank(group, 0), group=group)\n"
-                "            good = good and torch.equal(p, first)\n",
-            )
-        ),
-        "wrong training passes",
-    ),
+    "the ranks with each other": (proof((WEIGHTS, AS_RANK_0)), "wrong training passes"),
     "the ranks, and that all moves": (
         proof(
-            (
-                WEIGHTS,
-                "            first = p.detach().clone()\n"
-                "            dist.broadcast(first, dist.get_global_rank(group, 0), group=group)\n"
-                "            good = good and torch.equal(p, first)\n",
-            ),
+            (WEIGHTS, AS_RANK_0),
             ("    for step in range(4):\n",
              "    start = [p.detach().clone() for p in one.parameters()]\n"
              "    for step in range(4):\n"),
