@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from course_lib.processes import why_spawned
-from tests.course_lib.train.conftest import COURSE, LIMIT, SMALL, STEPS, ended, environment
-from tests.course_lib.train.test_program import losses, same_run
+from tests.course_lib.train.conftest import COURSE, LIMIT, SMALL, STEPS, ended
+from tests.course_lib.train.test_program import same_run, started
 
 pytestmark = [
     pytest.mark.own_ranks("those of course train"),
@@ -30,18 +28,9 @@ def libraries(pid: int) -> list[str]:
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_ranks_are_forks_of_their_launcher_and_the_run_is_the_same(undisturbed, tmp_path, start):
     out = tmp_path / start
-    run = subprocess.Popen(
-        [*COURSE, "--tp", "2", *SMALL, "--steps", str(STEPS), "--out", str(out)],
-        # With numpy's threads, as where nobody has said OMP_NUM_THREADS=1 for all of it.
-        env=environment("slow:0.1:", COURSE_START=start, OPENBLAS_NUM_THREADS="2"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    limit = time.monotonic() + LIMIT
-    while len(losses(out)) < 2:
-        assert time.monotonic() < limit and run.poll() is None, run.communicate()
-        time.sleep(0.05)
+    # With numpy's threads, as where nobody has said OMP_NUM_THREADS=1 for all of it.
+    variables = {"COURSE_START": start, "OPENBLAS_NUM_THREADS": "2"}
+    run = started(COURSE, out, "--tp", "2", fault="slow:0.1:", steps=STEPS, variables=variables)
     ranks = psutil.Process(run.pid).children()
     assert len(ranks) == 2 and all(one.environ()["TRAIN_FAULT"] for one in ranks)
     # Random addresses are drawn anew by each interpreter, and inherited by a fork.

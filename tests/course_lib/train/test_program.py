@@ -165,10 +165,10 @@ def test_a_rank_killed_in_a_save_leaves_the_checkpoint_before(undisturbed, tmp_p
     assert not list((out / "checkpoints").glob(".*"))
 
 
-def started(command, out, *arguments, fault="slow:0.3:", variables=None) -> subprocess.Popen:
-    """A run that has taken two steps of many."""
+def started(command, out, *arguments, fault="slow:0.3:", steps=9999, variables=None):
+    """A run, as a subprocess.Popen, that has taken two steps of many."""
     run = subprocess.Popen(
-        [*command, *SMALL, "--steps", "9999", "--out", str(out), *arguments],
+        [*command, *SMALL, "--steps", str(steps), "--out", str(out), *arguments],
         env=environment(fault, **(variables or {})),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
