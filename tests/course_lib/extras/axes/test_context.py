@@ -53,9 +53,7 @@ def ring(me, cut, s, heads, kv):
     return len(own)
 
 
-RINGS = [
-    (1, 5, 3, 3), (2, 5, 3, 1), (3, 11, 4, 2), (4, 9, 3, 3),
-]  # fmt: skip
+RINGS = [(1, 5, 3, 3), (2, 5, 3, 1), (3, 11, 4, 2), (4, 9, 3, 3)]
 
 
 @pytest.mark.parametrize(("world", "s", "heads", "kv"), RINGS)
