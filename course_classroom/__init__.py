@@ -6,6 +6,8 @@ is used; what every rank has to import is imported in the background, once.
 
 from __future__ import annotations
 
+import importlib
+
 
 def load_ipython_extension(shell) -> None:
     from course_classroom.notebook import missing_packages
@@ -26,4 +28,6 @@ def __getattr__(name: str):
         from course_classroom.notebook import magic
 
         return getattr(magic, name)
+    if name == "sliders":
+        return importlib.import_module("course_classroom.notebook.sliders")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

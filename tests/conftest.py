@@ -15,7 +15,7 @@ from tests.support.pool import Pool
 BEGAN: pytest.StashKey[tuple[Pool | None, int]] = pytest.StashKey()
 # The files that took longest, first: workers then end together, and none alone with one.
 LONGEST = (
-    "course_lib/train/test_program", "course_classroom/test_cluster",
+    "course_lib/train/test_program", "course_classroom/ranks/test_cluster",
     "course_lib/zero/offload/test_same", "house/test_bootstrap", "course_lib/zero/test_stages",
     "notebooks/browser/test_in_the_browser", "course_classroom/grading/test_cli_grade",
     "house/test_benchmarks_peers", "house/test_benchmarks_zero", "course_lib/zero/test_stage3",

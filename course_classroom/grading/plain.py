@@ -30,7 +30,7 @@ _LIBRARY = {
 GIVEN = {
     "course_classroom": {"pull"},
     "course_classroom.judge": {"check", "hint"},
-    "course_lessons.lesson_02": {"mystery"},
+    "course_lessons.lesson_02": {"mystery_cut"},
     "course_lessons.lesson_06": {"decoder"},
     "course_lessons.lesson_13": {"broken"},
     "course_classroom.notebook.extra": {"extra_ranks"},

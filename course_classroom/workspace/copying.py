@@ -22,12 +22,8 @@ from course_classroom.workspace.handed_out import (
 from course_classroom.workspace.manifest import Manifest
 from course_lib.files import write_whole
 
-LINKED = (
-    "course_lib",
-    "course_classroom",
-    "course_lessons",
-    "docs",
-)  # beside the lessons, for reading
+# Beside the lessons, for reading.
+LINKED = ("course_lib", "course_classroom", "course_lessons", "docs")
 
 
 @dataclass

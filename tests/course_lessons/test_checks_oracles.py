@@ -31,7 +31,7 @@ SOLUTIONS = ROOT / "solutions" / "02_one_product"
 def layers(desk) -> list[dict[str, str]]:
     """What each of three ranks shows of the layers of `mystery_cut`."""
     desk.judge.ready()
-    run = "from course_lessons.lesson_02 import mystery\n"
+    run = "from course_lessons.lesson_02 import mystery_cut as mystery\n"
     run += "seen = {case: mystery.run(case, group) for case in mystery.LAYERS}"
     assert not desk.judge.run(run).failed
     return desk.judge.pull("seen")

@@ -18,7 +18,7 @@ from course_classroom.doctor import torch_build
 from course_classroom.doctor.torch_build import Torch
 from tests.support.commands import ROOT, gone, python
 from tools.accept_gpu import __main__ as accept
-from tools.accept_gpu import reading, road, running, stages
+from tools.accept_gpu import one_gpu, reading, road, running, stages
 from tools.accept_gpu.resuming import resuming
 from tools.accept_gpu.scaling import judged, scaling
 from tools.accept_gpu.stages import Place, Stage
@@ -50,6 +50,11 @@ def results(world: int = 4) -> list[dict[str, Any]]:
 def reasons(found: list[dict[str, Any]], gpus: int = 4, rehearsal: bool = False) -> list[str]:
     wanted = [stage.name for stage in stages.stages(max(2, gpus))]
     return why_not(found, wanted, gpus, rehearsal)
+
+
+def test_the_tests_that_are_run_are_there() -> None:
+    named = [*stages.FORKED, stages.WAYS[-1], *one_gpu.DEVICE_TESTS]
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_all_well_on_nccl_is_accepted() -> None:

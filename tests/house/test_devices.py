@@ -23,7 +23,7 @@ def test_a_test_that_makes_no_tensor_on_the_gpu_fails_there_unless_it_says_cpu(t
     command = [sys.executable, "-m", "pytest", "-q", "-p", "pretended", "-p", "no:cacheprovider"]
     on_device, on_cpu = "test_rms_norm", "test_configs_say_what_a_family_is"
     ended = subprocess.run(
-        [*command, "tests/course_lib/test_gpt.py", "-k", f"{on_device} or {on_cpu}"],
+        [*command, "tests/course_lib/gpt/test_gpt.py", "-k", f"{on_device} or {on_cpu}"],
         cwd=ROOT,
         env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,

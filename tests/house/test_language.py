@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 LESSONS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
 SOLUTIONS = sorted(ROOT.glob("solutions/*/*.ipynb"))
-MODULES = sorted(ROOT.glob("course_lib/**/*.py"))
-CHECKS = sorted(ROOT.glob("course_classroom/judge/**/*.md"))
+MODULES = sorted(ROOT.glob("course_*/**/*.py"))
+CHECKS = sorted((*ROOT.glob("course_classroom/judge/*.md"), *ROOT.glob("course_lessons/*/*.md")))
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 
 BANNED = re.compile(

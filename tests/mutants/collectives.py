@@ -6,9 +6,9 @@ VERBS = "course_lib/collectives/verbs.py"
 TRANSPORT = "course_lib/collectives/transport.py"
 CALL = "course_lib/collectives/call.py"
 REDUCTIONS = "course_lib/collectives/reductions.py"
-VERB = "tests/course_lib/test_collectives.py::test_verb"
-CALLS = "tests/course_lib/test_collectives_calls.py::"
-ROADS = "tests/course_lib/test_collectives_roads.py::"
+VERB = "tests/course_lib/collectives/test_collectives.py::test_verb"
+CALLS = "tests/course_lib/collectives/test_collectives_calls.py::"
+ROADS = "tests/course_lib/collectives/test_collectives_roads.py::"
 CLONE = "fresh = x.clone(memory_format=torch.contiguous_format)\n        "
 
 MUTANTS = [
@@ -97,7 +97,7 @@ MUTANTS = [
         TRANSPORT,
         "            arriving[index].wait()",
         "            pass",
-        ("tests/course_lib/test_collectives.py::test_a_broadcast_in_segments[3-56]",),
+        ("tests/course_lib/collectives/test_collectives.py::test_a_broadcast_in_segments[3-56]",),
         "a segment is passed on before it has come",
         "T33",
     ),

@@ -2,19 +2,19 @@
 
 from tests.support.mutation import Mutant
 
-AGREEMENT = "tests/course_lib/test_agreement.py::"
-ANY_SOURCE = "tests/course_classroom/test_any_source.py::"
-DIRECT = "tests/course_lib/test_collectives_direct.py::"
-HANGS = "tests/course_classroom/test_hangs.py::"
-CLUSTER = "tests/course_classroom/test_cluster.py::"
-BATCHES = "tests/course_lib/test_data_batches.py::"
+AGREEMENT = "tests/course_lib/collectives/test_agreement.py::"
+ANY_SOURCE = "tests/course_classroom/ranks/test_any_source.py::"
+DIRECT = "tests/course_lib/collectives/test_collectives_direct.py::"
+HANGS = "tests/course_classroom/ranks/test_hangs.py::"
+CLUSTER = "tests/course_classroom/ranks/test_cluster.py::"
+BATCHES = "tests/course_lib/data/test_data_batches.py::"
 BROKEN = "tests/course_lib/peers/deepspeed_config/test_broken.py::"
 MEMORY = "tests/course_lib/estimate/test_memory.py::"
 GENERATED = "tests/course_lib/test_generate_cut.py::"
-MODEL = "tests/course_lib/test_gpt.py::"
+MODEL = "tests/course_lib/gpt/test_gpt.py::"
 POOL = "tests/house/test_pool.py::"
 CANARIES = "tests/notebooks/test_canaries.py::"
-HARNESS = "tests/course_classroom/test_harness_06_to_08.py::"
+HARNESS = "tests/course_lessons/test_harness_06_to_08.py::"
 BOOK = "tests/course_lib/ledger/test_ledger_book.py::"
 COPIES = "tests/course_lib/zero/offload/test_copies.py::"
 MISUSE = "tests/course_lib/tensor_parallel/test_misuse.py::"
@@ -167,7 +167,7 @@ MUTANTS = [
         'words = op + (f"({reduction})" if reduction else',
         'words = op + ("(sum)" if reduction else',
         (
-            "tests/course_classroom/test_hangs.py::test_ranks_that_disagree_are_told_at_once_and_k"
+            "tests/course_classroom/ranks/test_hangs.py::test_ranks_that_disagree_are_told_at_once_and_k"
             "eep_their_group[sum-against-max]",
         ),
         "a sum that meets a maximum is wrong without a word",
@@ -179,7 +179,7 @@ MUTANTS = [
         "                if at > newest:",
         "                if at < 0:",
         (
-            "tests/course_classroom/test_board.py::test_a_call_that_is_posted_while_the_list_is_re"
+            "tests/course_classroom/ranks/test_board.py::test_a_call_that_is_posted_while_the_list_is_re"
             "ad_is_found_the_next_time",
         ),
         "a call posted while the board is read is skipped, and its rank waited for until the end",
@@ -237,7 +237,7 @@ MUTANTS = [
         "course_lib/data/prepare.py",
         "            problem = error\n",
         "            raise\n",
-        (LIB + "test_data.py::test_what_fails_on_one_rank_is_raised_on_all",),
+        (LIB + "data/test_data.py::test_what_fails_on_one_rank_is_raised_on_all",),
         "rank 0 stops, and the others wait for it",
         "T30",
     ),
@@ -430,7 +430,7 @@ MUTANTS = [
         "course_lib/gpt/model.py",
         "wide = x if x.dtype == torch.float64 else x.float()",
         "wide = x.float()",
-        (LIB + "test_gpt_transformers.py::test_llama_with_its_own_norm",),
+        (LIB + "gpt/test_gpt_transformers.py::test_llama_with_its_own_norm",),
         "float64 goes through float32, and no bound of 1e-10 can hold",
         "T28",
     ),
@@ -500,7 +500,7 @@ MUTANTS = [
         'f"{name}\'s gradient")\n            compared += 1',
         'f"{name}\'s gradient") if compared > 99 else None\n            compared += 1',
         (
-            "tests/course_classroom/test_harness_06_to_08.py::test_a_block_with_sharded_tokens_is_"
+            "tests/course_lessons/test_harness_06_to_08.py::test_a_block_with_sharded_tokens_is_"
             "held_to_every_gradient_and_to_its_last_weights",
         ),
         "a norm without its sum is called by another name",

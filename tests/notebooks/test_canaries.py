@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.commands import ROOT
 
-CANARIES = ROOT / "tests" / "canaries"
+CANARIES = ROOT / "tests/notebooks/canaries"
 CELL_TIMEOUT = "4"  # seconds, for the notebooks that hang
 
 REFUSED = {  # before anything runs

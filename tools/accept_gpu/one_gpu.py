@@ -25,10 +25,9 @@ GROUPS = ("doctor", "gpu-tests", "micro", "training", "bench", "layouts", "lesso
 LESSONS = ("01", "04", "07", "08", "09", "11", "12")
 # Tests that make tensors on `me.device`, or look at what a device holds; of collectives first.
 DEVICE_TESTS = [f"tests/course_lib/{name}" for name in (
-    "test_collectives.py", "test_collectives_calls.py", "test_collectives_direct.py",
-    "test_collectives_roads.py", "test_ranks.py", "ledger", "memory", "tensor_parallel", "zero",
-    "zero_offload", "step", "test_norms.py", "test_gpt.py", "test_generate.py",
-    "test_generate_cut.py", "checkpoint", "train", "peers/ways/test_ways.py",
+    "collectives", "test_ranks.py", "ledger", "memory", "tensor_parallel", "zero", "step",
+    "test_norms.py", "gpt/test_gpt.py", "test_generate.py", "test_generate_cut.py", "checkpoint",
+    "train", "peers/ways/test_ways.py",
 )]  # fmt: skip
 PEERS = "only=course_lib-0,course_lib-1,course_lib-2,course_lib-3-fast,course_lib-3-lean,"
 PEERS += "course_lib-3-cpu,fsdp2,fsdp2-reshard"

@@ -20,17 +20,9 @@ from tools.accept_gpu.scaling import scaling
 from tools.accept_gpu.training import training
 
 Found = dict[str, Any]
-FORKED = (
-    "tests/course_lib/processes",
-    "tests/course_classroom",
-    "tests/house/test_pool.py",
-    "tests/test_extra_ranks.py",
-)
-WAYS = (
-    "-m",
-    "",
-    "tests/course_lib/peers/ways",
-)  # lesson 13's matrix: every stage, offload and precision
+FORKED = ("tests/course_lib/processes", "tests/course_classroom", "tests/house/test_pool.py")
+# Lesson 13's matrix: every stage, offload and precision.
+WAYS = ("-m", "", "tests/course_lib/peers/ways")
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 

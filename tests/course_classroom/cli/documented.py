@@ -111,9 +111,10 @@ def clone(folder: Path) -> Path:
 def _environment(folder: Path) -> None:
     venv = folder / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    # As an editable installation has it: course_lib is found, and nothing else of the clone.
+    # As an editable installation has it: the packages are found, and nothing else of the clone.
     (venv / "found").mkdir()
-    (venv / "found" / "course_lib").symlink_to(folder / "course_lib")
+    for package in ("course_lib", "course_classroom", "course_lessons"):
+        (venv / "found" / package).symlink_to(folder / package)
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     paths = [str(venv / "found"), *{sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}]
     (venv / "lib" / python / "site-packages" / "clone.pth").write_text("\n".join(paths) + "\n")

@@ -119,7 +119,7 @@ def test_what_the_exercises_import_from_the_classroom_is_given_and_nothing_else(
     for path in (ROOT / "exercises").glob("*/*.ipynb"):
         for cell in nbformat.read(path, as_version=4).cells:
             for line in cell.source.splitlines() if cell.cell_type == "code" else ():
-                if line.strip().startswith("from course_classroom"):
+                if line.strip().startswith(("from course_classroom", "from course_lessons")):
                     (node,) = ast.parse(line.strip()).body
                     found.setdefault(node.module, set()).update(a.name for a in node.names)
     assert found == plain.GIVEN
@@ -136,7 +136,7 @@ READ_BY_A_PERSON = {"['os', 'signal']", "['all_gather_object']"}
 
 def test_no_answer_that_the_checks_are_tried_on_is_suspected():
     found, suspected = 0, set()
-    places = ("tests/test_checks_*.py", "tests/plausible_*.py", "tests/course_lessons/answers/*.py")
+    places = ("tests/course_lessons/test_*.py", "tests/course_lessons/answers/*.py")
     for path in (path for place in places for path in ROOT.glob(place)):
         for node in ast.walk(ast.parse(path.read_text())):
             text = node.value if isinstance(node, ast.Constant) else None

@@ -107,7 +107,7 @@ def program(tmp_path: Path, start: str) -> dict:
     code = textwrap.dedent("""
         import json, os, sys
         from pathlib import Path
-        from course_classroom import confine
+        from course_classroom.ranks import confine
         from course_classroom.judge.judge import Judge
         home, prelude, asked = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
         pipe, ours = os.pipe()
@@ -153,7 +153,7 @@ def test_without_walls_it_would_reach_some_of_it(tmp_path):
 
 CONFINED_THREAD = """
 import os, threading, time
-from course_classroom import confine
+from course_classroom.ranks import confine
 os.environ.update(confine.around())
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 try:

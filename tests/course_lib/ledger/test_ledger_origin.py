@@ -84,7 +84,8 @@ def test_the_issuer_is_the_library_nearest_to_the_call(library, issuer):
 def test_without_a_readers_line_the_courses_own_program_is_named():
     source = "import sys\n\ndef frame_of():\n    return sys._getframe()\n"
     in_verbs, in_program = (
-        compiled(source, origin.HOUSE + path)["frame_of"]() for path in ("collectives/v.py", "t.py")
+        compiled(source, origin.HOUSE[0] + path)["frame_of"]()
+        for path in ("collectives/v.py", "t.py")
     )
     assert origin._site([in_verbs]) is None
     assert origin._site([in_verbs, in_program]) == "t.py:4"

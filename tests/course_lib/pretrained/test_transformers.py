@@ -16,9 +16,9 @@ from course_lib import ranks
 from course_lib.gpt import Config
 from course_lib.pretrained import from_pretrained, from_transformers, save, to_transformers
 from course_lib.tensor_parallel.conjugates import gather
+from tests.course_lib.gpt.test_gpt_transformers import gpt2, in_float64, llama, stirred
 from tests.course_lib.pretrained.parts import bits
 from tests.course_lib.tensor_parallel.parts import BOUND, close
-from tests.course_lib.test_gpt_transformers import gpt2, in_float64, llama, stirred
 
 SIZES = {"vocabulary": 41, "length": 13, "hidden": 24, "layers": 2, "heads": 6, "inner": 13}
 CASES = {  # config, bytes of a file, options of parallelize, worlds

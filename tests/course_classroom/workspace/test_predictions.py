@@ -12,7 +12,7 @@ from course_classroom.workspace.copying import open_up
 from course_classroom.workspace.handed_out import items, version, without_answers
 from course_classroom.workspace.renewing import renew
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OTHERS = ("f_and_g(", "parameter_life(", "ring_steps(", "sliders.ring(")
 LESSONS = sorted(ROOT.glob("notebooks/[0-9][0-9]_*.ipynb"))
 

@@ -258,7 +258,7 @@ def test_a_text_by_hand_is_otherwise_read():
 
 def test_without_a_tensor_neither_torch_nor_numpy_is_loaded():
     code = (
-        "import sys; from course_classroom import crew, values;"
+        "import sys; from course_classroom.ranks import crew, values;"
         "values.unpack(values.pack({'a': [1, (2.5, 'x')], 'b': {3}}));"
         "print({'torch', 'numpy', 'safetensors', 'pickle'} & set(sys.modules) - before)"
     )

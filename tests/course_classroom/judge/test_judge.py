@@ -13,7 +13,7 @@ import pytest
 from course_classroom.judge import answer, frame, layers
 from course_classroom.judge.finding import Finding, NotJudged
 from course_classroom.judge.frame import Exercise
-from course_classroom.judge.judge import CHECKS, LIMIT, WORLD, Judge, _finding, reference
+from course_classroom.judge.judge import LIMIT, WORLD, Judge, _finding, reference
 from course_classroom.ranks.cluster import Ended
 from course_classroom.ranks.hangs import Fact, Scene
 
@@ -112,7 +112,7 @@ def test_a_slow_trial_says_where_the_answer_is(judge, monkeypatch):
     assert "\nranks 0–2 are in your cell, line 6: __import__('time').sleep(2.3)" in said[-1]
 
 
-CASE = (f"{CHECKS}.lesson_06.uneven", {"b": 2, "s": 5, "h": 3, "longest": 9}, 7)
+CASE = ("course_lessons.lesson_06.uneven_loss", {"b": 2, "s": 5, "h": 3, "longest": 9}, 7)
 ALL = [0, 1, 2]
 BREAKS = {
     "another signature": ("def uneven_loss(x):\n    return x\n", "takes 1 positional argument"),

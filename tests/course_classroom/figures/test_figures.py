@@ -64,6 +64,7 @@ from course_lib.layout import Box
 from tests.course_lib.extras.axes.test_schedule import timetable
 
 FIGURES = Path(colours.__file__).parent
+LESSONS = FIGURES.parents[1] / "course_lessons"
 MB = 1_000_000
 Span = namedtuple("Span", "op start end waits phase", defaults=((), "forward"))
 
@@ -477,7 +478,7 @@ def words_in(figure) -> list[str]:
 
 def test_every_kind_of_picture_is_in_the_gallery():
     made = set()
-    for path in FIGURES.glob("*.py"):
+    for path in (*FIGURES.glob("*.py"), *LESSONS.glob("*/*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and getattr(node.returns, "id", "") == "Picture":
                 made.add(node.name)

@@ -29,8 +29,8 @@ from course_classroom.notebook.magic import default_world
 from course_classroom.ranks.cluster import Cluster
 from course_classroom.ranks.crew import environment
 from tests.course_classroom.conftest import told, works
-from tests.course_classroom.test_leases_claims import NODE
-from tests.course_classroom.test_magic import Session
+from tests.course_classroom.leases.test_leases_claims import NODE
+from tests.course_classroom.notebook.test_magic import Session
 
 NOTEBOOK = """
 import json, os, signal, sys, time

@@ -354,7 +354,7 @@ def test_megatron_keeps_eighteen_bytes_and_float32_sixteen():
 
 def test_the_map_holds_every_notebook_and_refuses_another():
     there = set()
-    for file in (Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"):
+    for file in (Path(__file__).resolve().parents[3] / "notebooks").glob("*.ipynb"):
         first, second, *_ = file.stem.split("_")
         there.add(second.upper() if first == "appendix" else first)
     assert set(TITLES) == there

@@ -41,7 +41,7 @@ def test_variables_last_between_cells_and_travel_both_ways(two):
 def test_a_rank_that_sends_something_else_sends_no_program(two, capfd):
     """What reads it is the notebook's process: a pickle would run there."""
     two.run(
-        "from course_classroom import values\n"
+        "from course_classroom.ranks import values\n"
         "class Runs:\n"
         "    def __reduce__(self):\n"
         "        return print, ('a program was run',)\n"

@@ -1,6 +1,6 @@
 """The dense decoder alone: what its config refuses, its parts, its start, ties, recomputation.
 
-tests/course_lib/test_gpt_transformers.py holds the whole model against somebody else's.
+tests/course_lib/gpt/test_gpt_transformers.py holds the whole model against somebody else's.
 """
 
 from __future__ import annotations
