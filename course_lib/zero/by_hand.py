@@ -1,0 +1,165 @@
+"""ZeRO by hand: stages 1, 2 and 3 over three collectives, and nothing but the idea.
+
+Parameters lie end to end in a flat buffer; each rank owns one piece of it, and its optimizer knows
+that piece alone. The engine beside this file is the same, with messages that overlap the backward,
+16-bit training, offload and refusals. Lesson 09 derives stage 1, 10 stage 2, 11 stage 3.
+
+Every parameter has to be of one dtype and to get a gradient in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.collectives import all_gather, reduce_scatter
+from course_lib.collectives.call import Group, size_and_rank
+from course_lib.layout import flat
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class FlatParameters:
+    """Some parameters end to end, and the piece of them that this rank updates."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], group: Group, *, apart: bool = False):
+        self.parameters, self.group = list(parameters), group
+        self.n, rank = size_and_rank(group)
+        total = sum(p.numel() for p in self.parameters)
+        self.cut = flat(total, self.n)
+        self.whole = self._end_to_end([p.detach() for p in self.parameters])
+        for p, place in zip(self.parameters, self._places(self.whole), strict=True):
+            p.data = place  # from here on a parameter is a view of the buffer
+        piece = self.whole[rank * self.cut.shard : (rank + 1) * self.cut.shard]
+        self.own = nn.Parameter(piece.clone() if apart else piece)
+
+    def reduce(self) -> None:
+        """Add the mean over all ranks of the gradients to this rank's piece; free the gradients."""
+        gradients = self._end_to_end([p.grad for p in self.parameters])
+        for p in self.parameters:
+            p.grad = None
+        piece = reduce_scatter(gradients, self.group) / self.n
+        self.own.grad = piece if self.own.grad is None else self.own.grad + piece
+
+    def gather(self) -> None:
+        """Fill the buffer, and so the parameters, with every rank's piece."""
+        all_gather(self.own.detach().clone(), self.group, into=self.whole)
+
+    def _end_to_end(self, tensors: Sequence[Tensor]) -> Tensor:
+        padding = tensors[0].new_zeros(sum(self.cut.padding))
+        return torch.cat([*(t.flatten() for t in tensors), padding])
+
+    def _places(self, buffer: Tensor) -> list[Tensor]:
+        parts = buffer[: self.cut.total].split([p.numel() for p in self.parameters])
+        return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
+
+class Stage1:
+    """Optimizer states are cut: whole gradients are reduced and scattered once, before the step."""
+
+    def __init__(self, model: nn.Module, optimizer: MakeOptimizer, group: Group):
+        self.flat = FlatParameters(model.parameters(), group)
+        self.optimizer = optimizer([self.flat.own])
+
+    def step(self) -> None:
+        """Each rank updates its own piece; then everyone gets all pieces."""
+        self.flat.reduce()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.flat.gather()
+
+
+class Stage2:
+    """Gradients are cut as well: a bucket leaves in the backward, as soon as its last gradient is
+    there, and its whole gradients are freed."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: MakeOptimizer, group: Group, most: int = 1 << 20
+    ):
+        self.buckets = [FlatParameters(some, group) for some in buckets(model.parameters(), most)]
+        for bucket in self.buckets:
+            when_all_arrived(bucket.parameters, bucket.reduce)
+        self.optimizer = optimizer([bucket.own for bucket in self.buckets])
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for bucket in self.buckets:
+            bucket.gather()
+
+
+class Stage3:
+    """Parameters are cut as well: a unit is whole from the beginning of its forward to the end of
+    it, and again in its backward.
+
+    `units` are modules that run one after another, such as a model's blocks. What lies outside of
+    them is one more unit, which is whole while the model runs.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: MakeOptimizer, group: Group, units: Sequence[nn.Module]
+    ):
+        inside = {p for unit in units for p in unit.parameters()}
+        outside = [p for p in model.parameters() if p not in inside]
+        self.units = [self._cut(unit, unit.parameters(), group) for unit in units]
+        self.units += [self._cut(model, outside, group)] if outside else []
+        self.optimizer = optimizer([unit.own for unit in self.units])
+
+    def _cut(
+        self, module: nn.Module, parameters: Iterable[nn.Parameter], group: Group
+    ) -> FlatParameters:
+        unit = FlatParameters(parameters, group, apart=True)
+        memory = unit.whole.untyped_storage()  # the parameters' memory, there or not
+        size = memory.nbytes()
+
+        def gather(*_: object) -> None:
+            if not memory.nbytes():
+                memory.resize_(size)
+                unit.gather()
+
+        def after_forward(_module: nn.Module, _inputs: tuple, out: Tensor) -> None:
+            memory.resize_(0)
+            if out.requires_grad:
+                out.register_hook(gather)  # the first that the backward meets of this unit
+
+        def after_backward() -> None:
+            unit.reduce()
+            memory.resize_(0)
+
+        module.register_forward_pre_hook(gather)
+        module.register_forward_hook(after_forward)
+        when_all_arrived(unit.parameters, after_backward)
+        memory.resize_(0)
+        return unit
+
+    def step(self) -> None:
+        """Each rank updates its own piece. No message: the next forward gathers what it needs."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def buckets(parameters: Iterable[nn.Parameter], most: int) -> list[list[nn.Parameter]]:
+    """The parameters from the last to the first, in which order gradients come, in lists of at
+    most so many numbers; a larger parameter has a list of its own."""
+    lists: list[list[nn.Parameter]] = [[]]
+    for p in reversed(list(parameters)):
+        if lists[-1] and sum(q.numel() for q in [*lists[-1], p]) > most:
+            lists.append([])
+        lists[-1].append(p)
+    return lists
+
+
+def when_all_arrived(parameters: Sequence[nn.Parameter], act: Callable[[], None]) -> None:
+    """Call `act` in each backward, once all of these parameters have their gradients."""
+    arrived: set[nn.Parameter] = set()
+
+    def note(parameter: nn.Parameter) -> None:
+        arrived.add(parameter)
+        if len(arrived) == len(parameters):
+            arrived.clear()
+            act()
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(note)
