@@ -1,4 +1,4 @@
-"""ZeRO by hand: stages 1, 2 and 3 over three collectives, and nothing but the idea.
+"""ZeRO by hand: stages 1, 2 and 3 over two collectives, and nothing but the idea.
 
 Parameters lie end to end in a flat buffer; each rank owns one piece of it, and its optimizer knows
 that piece alone. The engine beside this file is the same, with messages that overlap the backward,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support import devices
 
 ROOT = Path(__file__).resolve().parents[2]
 # A machine that takes itself for one with a GPU, on which no test makes a tensor.
@@ -18,6 +21,10 @@ devices.made = lambda: 0
 """
 
 
+def test_each_name_of_a_device_test_is_one():
+    assert [name for name in devices.DEVICE_TESTS if not glob.glob(f"{name}*")] == []
+
+
 def test_a_test_that_makes_no_tensor_on_the_gpu_fails_there_unless_it_says_cpu(tmp_path):
     (tmp_path / "pretended.py").write_text(PRETENDED)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "pretended", "-p", "no:cacheprovider"]
@@ -25,7 +32,7 @@ def test_a_test_that_makes_no_tensor_on_the_gpu_fails_there_unless_it_says_cpu(t
     ended = subprocess.run(
         [*command, "tests/course_lib/gpt/test_gpt.py", "-k", f"{on_device} or {on_cpu}"],
         cwd=ROOT,
-        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "120"},
         capture_output=True,
         text=True,
         timeout=120,

@@ -27,8 +27,8 @@ _CORE = ROOT / "tests" / "course_lib"
 DEVICE_TESTS = tuple(
     f"{_CORE}/{name}"
     for name in (
-        *("test_collectives", "test_norms", "test_gpt.py", "test_generate", "ledger/", "memory/"),
-        *("tensor_parallel/", "step/", "zero/", "zero_offload/", "checkpoint/", "train/"),
+        *("collectives/test_collectives", "test_norms", "gpt/test_gpt.py", "test_generate"),
+        *("ledger/", "memory/", "tensor_parallel/", "step/", "zero/", "checkpoint/", "train/"),
     )
 )
 MARKERS = ("cpu", "own_ranks", "gpu")

@@ -14,6 +14,7 @@ from course_lib.ledger import forms
 from course_lib.ledger.dispatch import OPERATIONS, arguments, listening
 from course_lib.ledger.dispatch.waits import WaitListener
 
+pytestmark = pytest.mark.cpu("what torch calls, whatever the device")
 # Taken apart into other operations, or issued by torch alone where no course code leads.
 NOT_IN_THE_TABLE = {
     "_c10d_functional::isend",
