@@ -18,6 +18,9 @@ from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import flat
 
+REMEDY = (
+    "ZeRO by hand needs one for each in every step; zero.engine takes models that leave some out"
+)
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -27,6 +30,9 @@ class FlatParameters:
     def __init__(self, parameters: Iterable[nn.Parameter], group: Group, *, apart: bool = False):
         self.parameters, self.group = list(parameters), group
         self.n, rank = size_and_rank(group)
+        dtypes = {p.dtype for p in self.parameters}
+        if len(dtypes) > 1:
+            raise ValueError(f"one buffer cannot hold {dtypes}: ZeRO by hand takes one dtype")
         total = sum(p.numel() for p in self.parameters)
         self.cut = flat(total, self.n)
         self.whole = self._end_to_end([p.detach() for p in self.parameters])
@@ -37,6 +43,9 @@ class FlatParameters:
 
     def reduce(self) -> None:
         """Add the mean over all ranks of the gradients to this rank's piece; free the gradients."""
+        missing = [tuple(p.shape) for p in self.parameters if p.grad is None]
+        if missing:
+            raise RuntimeError(f"parameters {missing} have no gradient: {REMEDY}")
         gradients = self._end_to_end([p.grad for p in self.parameters])
         for p in self.parameters:
             p.grad = None
@@ -66,8 +75,7 @@ class Stage1:
     def step(self) -> None:
         """Each rank updates its own piece; then everyone gets all pieces."""
         self.flat.reduce()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        update(self.optimizer, [self.flat])
         self.flat.gather()
 
 
@@ -84,8 +92,7 @@ class Stage2:
         self.optimizer = optimizer([bucket.own for bucket in self.buckets])
 
     def step(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        update(self.optimizer, self.buckets)
         for bucket in self.buckets:
             bucket.gather()
 
@@ -136,8 +143,17 @@ class Stage3:
 
     def step(self) -> None:
         """Each rank updates its own piece. No message: the next forward gathers what it needs."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        update(self.optimizer, self.units)
+
+
+def update(optimizer: torch.optim.Optimizer, parts: Sequence[FlatParameters]) -> None:
+    """A step of the optimizer on this rank's pieces; their gradients are then gone."""
+    for part in parts:
+        if part.own.grad is None:  # it was never full, so it was never sent
+            shapes = [tuple(p.shape) for p in part.parameters]
+            raise RuntimeError(f"not all of the parameters {shapes} have a gradient: {REMEDY}")
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def buckets(parameters: Iterable[nn.Parameter], most: int) -> list[list[nn.Parameter]]:

@@ -19,8 +19,32 @@ UNDER = f"{GRADIENTS}test_buckets_leave_under_the_backward"
 SHARDING = "tests/course_lib/zero/test_sharding.py::"
 HELD = f"{SHARDING}test_what_is_held_to_the_byte"
 BOUNDED = f"{SHARDING}test_bounded_buckets_at_stage_2"
+BY_HAND, IN_FIVE_STEPS = (
+    f"{ZERO}by_hand.py",
+    (
+        "tests/course_lib/zero/test_by_hand.py::"
+        "test_five_steps_are_those_of_one_process_and_of_the_engine[2-2-tied-momentum]",
+    ),
+)
 
 MUTANTS = [
+    # ---- by hand
+    Mutant(
+        "by-hand-sum-for-mean",
+        BY_HAND,
+        "        piece = reduce_scatter(gradients, self.group) / self.n",
+        "        piece = reduce_scatter(gradients, self.group)",
+        IN_FIVE_STEPS,
+        "a rate that grows with the ranks, which Adam would hide",
+    ),
+    Mutant(
+        "by-hand-set-for-added",
+        BY_HAND,
+        "piece if self.own.grad is None else self.own.grad + piece",
+        "piece",
+        IN_FIVE_STEPS,
+        "a step learns from its last micro-batch alone",
+    ),
     # ---- partition
     Mutant(
         "zero-tied-twice",

@@ -95,6 +95,32 @@ def test_five_steps_are_those_of_one_process_and_of_the_engine(pool, world, stag
     pool.run(world, trained, stage, tied, name)
 
 
+def left_out(me, stage: int) -> None:
+    group = ranks.mesh(me, dp=me.world, tp=1).get_group("dp")
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "idle": torch.nn.Linear(3, 2)})
+    model.blocks = torch.nn.ModuleList(model.values())
+    hand = cut(stage, model.to(me.device), OPTIMIZERS["adamw"], group)
+    model["used"](torch.ones(1, 3, device=me.device)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"\(2, 3\).*zero.engine takes models that leave some"):
+        hand.step()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_parameter_without_a_gradient_is_no_silent_step(pool, stage):
+    pool.run(2, left_out, stage)
+
+
+def two_dtypes(me) -> None:
+    group = ranks.mesh(me, dp=me.world, tp=1).get_group("dp")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
+    with pytest.raises(ValueError, match="takes one dtype"):
+        Stage1(model.to(me.device), OPTIMIZERS["adamw"], group)
+
+
+def test_one_buffer_has_one_dtype(pool):
+    pool.run(1, two_dtypes)
+
+
 def measured(me, stage: int) -> None:
     group = ranks.mesh(me, dp=me.world, tp=1).get_group("dp")
     model = model_of(me, tied=True)
