@@ -21,6 +21,9 @@ NOT_YET = (
     "below it again, since all variables are gone. The menu Run, Run All Above Selected Cell, does "
     "both."
 )
+# What course_lib had at its top in 0.1, and has elsewhere now.
+GONE = [["axes"], ["classroom"], ["cli"], ["deepspeed_config"], ["dispatch"], ["figures"]]
+GONE += [["launchers"], ["nodes"], ["prepared"], ["quantization"], ["ways"]]
 MOVED = (
     "{name} is not in course_lib any more: this notebook is a copy of an older release. "
     "`.venv/bin/course reset` with its number in a terminal gives you today's and keeps yours as a "
@@ -51,7 +54,8 @@ def _unknown_name(shell, kind, error, trace, tb_offset=None) -> None:
     """Show the error as IPython does, or say in its place what is missing on a course's page."""
     name, text = error.name or "", ""
     if isinstance(error, ModuleNotFoundError):
-        text = MOVED.format(name=name) if name.startswith("course_lib.") else ""
+        package, *rest = name.split(".")
+        text = MOVED.format(name=name) if package == "course_lib" and rest[:1] in GONE else ""
     elif name and _page_of_the_course() and "RanksMagics" not in shell.magics_manager.registry:
         text = NOT_YET.format(what=name)
     if text:

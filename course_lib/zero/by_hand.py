@@ -4,7 +4,7 @@ Parameters lie end to end in a flat buffer; each rank owns one piece of it, and 
 that piece alone. The engine beside this file is the same, with messages that overlap the backward,
 16-bit training, offload and refusals. Lesson 09 derives stage 1, 10 stage 2, 11 stage 3.
 
-Every parameter has to be of one dtype and to get a gradient in every step.
+All parameters have one dtype, and each gets a gradient in every backward, on every rank.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import flat
 
-REMEDY = (
-    "ZeRO by hand needs one for each in every step; zero.engine takes models that leave some out"
-)
+REMEDY = "ZeRO by hand needs one in every backward; zero.engine takes models that leave some out"
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -101,8 +99,8 @@ class Stage3:
     """Parameters are cut as well: a unit is whole from the beginning of its forward to the end of
     it, and again in its backward.
 
-    `units` are modules that run one after another, such as a model's blocks. What lies outside of
-    them is one more unit, which is whole while the model runs.
+    `units` are modules that run one after another and return a tensor, such as a model's blocks. All
+    other parameters are one more unit, which is whole while the model runs.
     """
 
     def __init__(
@@ -149,7 +147,8 @@ class Stage3:
 def update(optimizer: torch.optim.Optimizer, parts: Sequence[FlatParameters]) -> None:
     """A step of the optimizer on this rank's pieces; their gradients are then gone."""
     for part in parts:
-        if part.own.grad is None:  # it was never full, so it was never sent
+        # Never full and never sent; or sent too early, and what came later is still there.
+        if part.own.grad is None or any(p.grad is not None for p in part.parameters):
             shapes = [tuple(p.shape) for p in part.parameters]
             raise RuntimeError(f"not all of the parameters {shapes} have a gradient: {REMEDY}")
     optimizer.step()

@@ -1,7 +1,6 @@
 """Wrong answers as parameters: an exercise's first four in a normal run, the others with `slow`.
 
-What a learner writes first stands first in a table, and among it the answer that runs and does not
-shard.
+What a learner writes first stands first in a table, with the answer that runs and does not shard.
 """
 
 from __future__ import annotations
