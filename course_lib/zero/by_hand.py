@@ -99,8 +99,8 @@ class Stage3:
     """Parameters are cut as well: a unit is whole from the beginning of its forward to the end of
     it, and again in its backward.
 
-    `units` are modules that run one after another and return a tensor, such as a model's blocks. All
-    other parameters are one more unit, which is whole while the model runs.
+    `units` are modules that run one after another and return a tensor, such as a model's blocks.
+    All other parameters are one more unit, which is whole while the model runs.
     """
 
     def __init__(
