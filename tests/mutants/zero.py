@@ -19,12 +19,10 @@ UNDER = f"{GRADIENTS}test_buckets_leave_under_the_backward"
 SHARDING = "tests/course_lib/zero/test_sharding.py::"
 HELD = f"{SHARDING}test_what_is_held_to_the_byte"
 BOUNDED = f"{SHARDING}test_bounded_buckets_at_stage_2"
-BY_HAND, IN_FIVE_STEPS = (
-    f"{ZERO}by_hand.py",
-    (
-        "tests/course_lib/zero/test_by_hand.py::"
-        "test_five_steps_are_those_of_one_process_and_of_the_engine[2-2-tied-momentum]",
-    ),
+BY_HAND = f"{ZERO}by_hand.py"
+IN_FIVE_STEPS = (
+    "tests/course_lib/zero/test_by_hand.py::"
+    "test_five_steps_are_those_of_one_process_and_of_the_engine[2-2-tied-momentum]",
 )
 
 MUTANTS = [
