@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -44,13 +45,8 @@ def steps(me, workload: dict, runs: int) -> list[dict]:
 
     def method(overlap: bool):
         torch.manual_seed(0)
-        layer = ColumnParallelLinear(
-            hidden,
-            outputs,
-            dist.group.WORLD,
-            overlap=overlap,
-            device=me.device,
-        )
+        dense = nn.Linear(hidden, outputs, device=me.device)
+        layer = ColumnParallelLinear(dense, dist.group.WORLD, overlap=overlap)
 
         def step() -> float:
             layer.zero_grad(set_to_none=True)

@@ -21,7 +21,7 @@ from course_lib.gpt import GPT, Cache, Config
 from course_lib.gpt.padding import as_lists, left_padded, without_padding
 from course_lib.layout import cut
 from course_lib.tensor_parallel import VocabularyParallelHead
-from course_lib.tensor_parallel.sequence_plan import GatheringHead
+from course_lib.tensor_parallel.sequence import OwnTokens
 
 LACKING = (
     ": this rank has no row. Give every rank one, or pass synced=, the group that the weights are "
@@ -183,7 +183,9 @@ def _gumbel(uniform: Tensor) -> Tensor:
 def _last_logits(model: GPT, ids: Tensor, past: list[Cache] | None) -> Tensor:
     """(b, s) new ids → (b, v/tp) logits after the last of them. By the model's own forward, where
     stage 3 has its hooks."""
-    if isinstance(model.head, GatheringHead):  # takes this rank's tokens, and gathers the others
+    if isinstance(
+        getattr(model.head, "way", None), OwnTokens
+    ):  # the head takes this rank's tokens, and gathers the others
         return model(ids, past)[:, -1]
     return model(ids, past, head=lambda x: model.head(x[:, -1:]))[:, 0]
 

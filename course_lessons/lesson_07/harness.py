@@ -47,7 +47,7 @@ class Sharded(nn.Module):
     def __init__(self, dense: Dense, group: Group, multiple_of: int = 1):
         super().__init__()
         self.group = group
-        self.embedding = VocabularyParallelEmbedding.from_dense(
+        self.embedding = VocabularyParallelEmbedding(
             dense.embedding, group, multiple_of=multiple_of
         )
         self.head = VocabularyParallelHead(self.embedding.weight, group)  # the same parameter

@@ -157,9 +157,9 @@ def held(model: GPT, weight: Weight) -> Piece:
     path, _, last = weight.name.rpartition(".")
     layer: nn.Module = model.get_submodule(path)
     if isinstance(layer, ColumnParallelLinear):
-        return Piece(0, _joined(layer.rows))
+        return Piece(0, _joined(layer.spans))
     if isinstance(layer, RowParallelLinear) and last == "weight":
-        return Piece(1, _joined(layer.columns))
+        return Piece(1, _joined(layer.spans))
     if isinstance(layer, VocabularyParallelHead):
         layer = model.tokens  # which is cut alike
     if isinstance(layer, VocabularyParallelEmbedding):

@@ -12,12 +12,9 @@ from torch import Tensor
 
 from course_lib.gpt import GPT
 from course_lib.meta import numbers
-from course_lib.tensor_parallel.conjugates import REPLICATED, gather
 from course_lib.tensor_parallel.cross_entropy import IGNORED, cross_entropy
 from course_lib.tensor_parallel.embedding import VocabularyParallelHead
 from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
-from course_lib.tensor_parallel.sequence import S
-from course_lib.tensor_parallel.sequence_plan import GatheringHead
 
 
 def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -> Tensor:
@@ -43,9 +40,7 @@ def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -
         return cross_entropy(model(ids), targets, head.group, **how)
 
     def loss(states: Tensor, weight: Tensor) -> Tensor:  # (b, s, h), or (b, s/tp, h), and (v/tp, h)
-        if isinstance(head, GatheringHead):
-            sizes = head.tokens.check(states, "the fused loss")
-            states = gather(states, head.group, S, sizes, after=REPLICATED)
+        states = head.way.all_tokens(states)  # (b, s, h)
         return head_cross_entropy(states, weight, targets, head.group, **how)
 
     # Through the modules, so that a weight which is gathered for its module's call is there.

@@ -12,10 +12,33 @@ from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, size_and_rank, timeout_of
 from course_lib.gpt import Attention
-from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.tensor_parallel.linear import Columns, Plan, RowParallelLinear, Rows, lay
 from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
 from course_lib.tensor_parallel.randomness import private
+
+
+def attention_plan(attention: Attention, group: Group, holders: Group | None = None) -> Plan:
+    """This rank's part of each weight: its query heads, and the key/value heads they read.
+
+    `holders` is the group of the ranks that hold the same key/value heads, from `holders_of`;
+    without it one is made where it is needed.
+    """
+    if isinstance(attention.out, RowParallelLinear):
+        raise ValueError("this attention is cut already; a plan is laid over a dense one")
+    heads, kv_heads, size = attention.heads, attention.kv_heads, attention.head_size
+    n, rank = size_and_rank(group)
+    share = shares(heads, kv_heads, n)[rank]
+    if holders is None:
+        holders = holders_of(heads, kv_heads, group)
+    shared = None
+    if len(share.holders) > 1:
+        start = share.heads * size  # after this rank's rows of q come those of k and v
+        shared = (start, start + 2 * share.kv_heads * size, holders)
+    return {
+        "qkv": Columns(joined_rows(share, heads, kv_heads, size), shared),
+        "out": Rows([(share.q[0] * size, share.q[1] * size)]),
+    }
 
 
 def shard_attention(
@@ -25,35 +48,18 @@ def shard_attention(
     holders: Group | None = None,
     overlap: bool = True,
 ) -> Attention:
-    """Lay the plan over a dense attention, in place: it keeps its code and gets fewer heads.
+    """Lay the plan over a dense attention, in place: it keeps its code and gets fewer heads."""
+    lay(attention_plan(attention, group, holders), attention, group, overlap=overlap)
+    compute_own_heads(attention, group)
+    return attention
 
-    `holders` is the group of the ranks that hold this rank's key/value heads, from `holders_of`;
-    without it one is made where it is needed.
-    """
-    n, rank = size_and_rank(group)
-    if isinstance(attention.out, RowParallelLinear):
-        raise ValueError("this attention is cut already; a plan is laid over a dense one")
-    heads, kv_heads, size = attention.heads, attention.kv_heads, attention.head_size
-    share = shares(heads, kv_heads, n)[rank]
-    if holders is None:
-        holders = holders_of(heads, kv_heads, group)
-    shared = None
-    if len(share.holders) > 1:
-        start = share.heads * size  # after this rank's rows of q come those of k and v
-        shared = (start, start + 2 * share.kv_heads * size, holders)
-    attention.qkv = ColumnParallelLinear.from_dense(
-        attention.qkv,
-        group,
-        rows=joined_rows(share, heads, kv_heads, size),
-        shared=shared,
-        overlap=overlap,
-    )
-    attention.out = RowParallelLinear.from_dense(
-        attention.out, group, columns=[(share.q[0] * size, share.q[1] * size)]
-    )
+
+def compute_own_heads(attention: Attention, group: Group) -> None:
+    """Tell an attention with cut weights how many heads it has, and which."""
+    heads = attention.heads
+    share = shares(heads, attention.kv_heads, group.size())[group.rank()]
     attention.heads, attention.kv_heads = share.heads, share.kv_heads
     attention.core = PrivateHeads(attention.core, group, start=share.q[0], whole=heads)
-    return attention
 
 
 def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:

@@ -1,8 +1,8 @@
-"""f, g and their kin: each message of the forward with the message that its backward sends.
+"""f, g and the other conjugate pairs: each message of the forward pass with that of the backward.
 
-Transposing a program transposes its messages, so the verbs come in pairs, and each is written as
-the backward of the other. All are out of place: nothing that autograd keeps is written into.
-Lesson 03 derives them.
+Transposing a program transposes its messages, so the verbs come in pairs, and each is the backward
+of the other. All are out of place: nothing that autograd keeps is written into. Lesson 03 derives
+the pairs.
 
     forward                      backward
     copy            nothing      reduce          sum over the ranks
@@ -15,7 +15,8 @@ Lesson 03 derives them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,22 +29,36 @@ from course_lib.layout import cut
 REPLICATED, SHARDED = "replicated", "sharded"
 
 
+class _Message(Function):
+    """x to `there(x)`, and its gradient to `back(gradient)`, which is a message like the first."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, there: Callable, back: Callable) -> Tensor:
+        ctx.there, ctx.back = there, back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return _Message.apply(grad, ctx.back, ctx.there), None, None
+
+
 def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
     """f: a replicated x goes to every rank's own work. Its gradient is the sum of all ranks' terms.
 
     `sum_in` is the dtype of that sum; None takes the gradient's own.
     """
     check_member(group)
-    return _Copy.apply(x, group, sum_in)
+    return _Message.apply(x, _same, partial(_sum, group, sum_in))
 
 
 def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
     """g: partial sums to the sum, on every rank. Each term's gradient is that of the sum.
 
-    What follows has to be the same on all ranks: then so is the gradient that comes back.
+    The computation that follows has to be the same on all ranks, because then the gradient that
+    comes back is the same as well.
     """
     check_member(group)
-    return _Reduce.apply(x, group, sum_in)
+    return _Message.apply(x, partial(_sum, group, sum_in), _same)
 
 
 def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None) -> Tensor:
@@ -58,7 +73,8 @@ def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = 
             f"split: dim {dim} is {x.shape[dim]} long, and sizes={sizes} do not cut that over "
             f"{n} ranks; they have to be {n} and to add up to it"
         )
-    return _Piece.apply(x, group, dim, sizes, REPLICATED)
+    where = group, dim, sizes
+    return _Message.apply(x, partial(_own_piece, *where), partial(_join, *where))
 
 
 def gather(
@@ -74,13 +90,16 @@ def gather(
     after="sharded": every rank goes on to do something of its own with the whole. What comes back
     on each is a part of a sum, and a rank gets its own piece of that sum.
     """
-    check_member(group)
-    if after not in (REPLICATED, SHARDED):
+    n, _ = size_and_rank(group)
+    sizes = [x.shape[dim]] * n if sizes is None else list(sizes)
+    back = {REPLICATED: _own_piece, SHARDED: _scatter}.get(after)
+    if back is None:
         raise ValueError(
             f"gather(after={after!r}): what happens to the whole afterwards? {REPLICATED!r} if all "
             f"ranks do the same with it, {SHARDED!r} if each does something of its own"
         )
-    return _Gather.apply(x, group, dim, sizes, after)
+    where = group, dim, sizes
+    return _Message.apply(x, partial(_join, *where), partial(back, *where))
 
 
 def reduce_scatter(
@@ -89,7 +108,8 @@ def reduce_scatter(
     """This rank's piece of the sum of all ranks' x; the gradient is joined from all pieces."""
     n, _ = size_and_rank(group)
     sizes = cut(x.shape[dim], n) if sizes is None else list(sizes)
-    return _Piece.apply(x, group, dim, sizes, SHARDED)
+    where = group, dim, sizes
+    return _Message.apply(x, partial(_scatter, *where), partial(_join, *where))
 
 
 def copy_rows(
@@ -97,75 +117,31 @@ def copy_rows(
 ) -> Tensor:
     """f for some rows of a weight alone: those that other ranks of `group` hold as well."""
     check_member(group)
-    return _CopyRows.apply(x, start, stop, group, sum_in)
+    return _Message.apply(x, _same, partial(_sum_rows, group, sum_in, start, stop))
 
 
-def _sum(x: Tensor, group: Group, dtype: torch.dtype | None) -> Tensor:
+def _same(x: Tensor) -> Tensor:
+    return x.view_as(x)
+
+
+def _sum(group: Group, dtype: torch.dtype | None, x: Tensor) -> Tensor:
     if dtype is None or dtype == x.dtype:
         return collectives.all_reduce(x, group)
     return collectives.all_reduce(x.to(dtype), group, donated=True).to(x.dtype)
 
 
-class _Copy(Function):
-    @staticmethod
-    def forward(ctx, x, group, sum_in):
-        ctx.group, ctx.sum_in = group, sum_in
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return reduce(grad, ctx.group, sum_in=ctx.sum_in), None, None
+def _sum_rows(group: Group, dtype: torch.dtype | None, start: int, stop: int, x: Tensor) -> Tensor:
+    return torch.cat((x[:start], _sum(group, dtype, x[start:stop]), x[stop:]))
 
 
-class _Reduce(Function):
-    @staticmethod
-    def forward(ctx, x, group, sum_in):
-        ctx.group, ctx.sum_in = group, sum_in
-        return _sum(x, group, sum_in)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return copy(grad, ctx.group, sum_in=ctx.sum_in), None, None
+def _own_piece(group: Group, dim: int, sizes: Sequence[int], x: Tensor) -> Tensor:
+    # A piece of its own, not a view: a view would keep the whole alive as long as it lives.
+    return x.split(sizes, dim)[group.rank()].clone(memory_format=torch.contiguous_format)
 
 
-class _Piece(Function):
-    """This rank's piece: of an x that all hold (replicated), or of the sum of all x (sharded)."""
-
-    @staticmethod
-    def forward(ctx, x, group, dim, sizes, after):
-        ctx.group, ctx.dim, ctx.sizes, ctx.after = group, dim, sizes, after
-        if after == SHARDED:
-            return collectives.reduce_scatter(x, group, dim, sizes)
-        # A piece of its own, not a view: a view would keep the whole alive as long as it lives.
-        return x.split(sizes, dim)[group.rank()].clone(memory_format=torch.contiguous_format)
-
-    @staticmethod
-    def backward(ctx, grad):
-        whole = gather(grad, ctx.group, ctx.dim, ctx.sizes, after=ctx.after)
-        return whole, None, None, None, None
+def _join(group: Group, dim: int, sizes: Sequence[int], x: Tensor) -> Tensor:
+    return collectives.all_gather(x, group, dim, sizes)
 
 
-class _Gather(Function):
-    @staticmethod
-    def forward(ctx, x, group, dim, sizes, after):
-        ctx.sizes = [x.shape[dim]] * group.size() if sizes is None else list(sizes)
-        ctx.group, ctx.dim, ctx.after = group, dim, after
-        return collectives.all_gather(x, group, dim, sizes)
-
-    @staticmethod
-    def backward(ctx, grad):
-        back = split if ctx.after == REPLICATED else reduce_scatter
-        return back(grad, ctx.group, ctx.dim, ctx.sizes), None, None, None, None
-
-
-class _CopyRows(Function):
-    @staticmethod
-    def forward(ctx, x, start, stop, group, sum_in):
-        ctx.start, ctx.stop, ctx.group, ctx.sum_in = start, stop, group, sum_in
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        shared = reduce(grad[ctx.start : ctx.stop], ctx.group, sum_in=ctx.sum_in)
-        grad = torch.cat((grad[: ctx.start], shared, grad[ctx.stop :]))
-        return grad, None, None, None, None
+def _scatter(group: Group, dim: int, sizes: Sequence[int], x: Tensor) -> Tensor:
+    return collectives.reduce_scatter(x, group, dim, sizes)

@@ -1,7 +1,8 @@
-"""Cross-entropy of logits sharded over the vocabulary: three numbers a token meet, no logits.
+"""Cross-entropy of logits sharded over the vocabulary: three numbers a token are sent, no logits.
 
 A rank knows its largest logit, its sum of exponentials and, perhaps, the target's logit. Two small
-all-reduces complete them; the backward, softmax minus one-hot, sends nothing. Lesson 07 derives it.
+all-reduces complete them; the backward, softmax minus one-hot, sends nothing. `three_sums` is the
+idea alone, `cross_entropy` the same in two messages and little memory. Lesson 07 derives both.
 """
 
 from __future__ import annotations
@@ -16,13 +17,25 @@ from torch.autograd.function import once_differentiable
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group
 from course_lib.meta import numbers
+from course_lib.tensor_parallel.conjugates import reduce
 from course_lib.tensor_parallel.kernels_for import kernels_for
-from course_lib.tensor_parallel.loss_checks import check_not_refused, checked, wide
+from course_lib.tensor_parallel.loss_checks import Part, check_not_refused, checked, wide
 
 IGNORED = -100  # as in torch
 _CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
 _LEAST = 1 << 15  # fewer are not worth a piece
 _CHUNK_ON_GPU = 1 << 26  # there a small piece costs more to launch than to compute
+
+
+def three_sums(logits: Tensor, targets: Tensor, start: int, group: Group) -> Tensor:
+    """Losses (t,) of this rank's logits (t, v/tp), whose entries begin at `start`."""
+    m = all_reduce(logits.detach().amax(-1), group, "max")  # (t,)
+    S = reduce((logits - m[:, None]).exp().sum(-1), group)  # (t,)
+    local = targets - start
+    here = (local >= 0) & (local < logits.shape[-1])
+    some = logits.gather(-1, local.clamp(0, logits.shape[-1] - 1)[:, None])[:, 0]
+    l_y = reduce(torch.where(here, some, 0.0), group)  # (t,)
+    return S.log() + m - l_y
 
 
 def cross_entropy(
@@ -44,10 +57,8 @@ def cross_entropy(
     `check` looks for targets out of range and for a rank that was handed something else than the
     others, which on a GPU makes the host wait.
     """
-    flat, part = checked(
-        "logits", logits, logits.shape[-1], targets, group, vocabulary, padded, ignore_index,
-        label_smoothing, reduction, check,
-    )  # fmt: skip
+    options = (vocabulary, padded, ignore_index, label_smoothing, reduction, check)
+    flat, part = checked("logits", logits, logits.shape[-1], targets, group, *options)
     keep = torch.is_grad_enabled() and logits.requires_grad
     rows = logits.reshape(flat.numel(), logits.shape[-1])  # (t, v/tp)
     losses = _CrossEntropy.apply(rows, flat, group, keep, part)
@@ -68,7 +79,6 @@ def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) 
 class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx, logits, targets, group, keep, part):
-        start, real, vocabulary, ignore_index, smoothing, check = part
         # The softmax over this rank's words lies where the gradient will: in no other memory. In
         # bf16 it would be rounded there before its time, and is made again. Kernels keep nothing:
         # they make it on the way from the logits to the gradient.
@@ -76,101 +86,86 @@ class _CrossEntropy(Function):
         keep = keep and kernels is None
         made = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
         if kernels is None:
-            own = local_numbers(logits, targets, start, real, smoothing, made)
+            stats = local_statistics(logits, targets, part, made)
         else:
-            own = kernels.local_numbers(logits, targets, start, real, smoothing)
-        share, losses = combine(
-            own, targets, group, real, vocabulary, ignore_index, smoothing, check=check
-        )
-        ctx.save_for_backward(logits, targets, None if kernels is None else own, share)
-        ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
-        ctx.made, ctx.where = made, (start, real, vocabulary, smoothing)
-        ctx.group, ctx.ignore_index = group, ignore_index
+            stats = kernels.local_statistics(logits, targets, *part[:2], part.smoothing)
+        share, losses = combine(stats, targets, group, part)
+        ctx.save_for_backward(logits, targets, None if kernels is None else stats, share)
+        ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(stats, part.check)
+        ctx.made, ctx.part = made, part
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        logits, targets, own, share = ctx.saved_tensors
+        logits, targets, stats, share = ctx.saved_tensors
         made, ctx.made = ctx.made, None  # a second backward makes it again from the logits
         out = torch.empty_like(logits) if made is None else made  # (t, v/tp)
-        weight = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
+        weight = torch.where(targets == ctx.part.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         if ctx.kernels is None:
             how = {"made": made is not None, "broken": ctx.broken}
-            gradient(logits, targets, share, weight, out, *ctx.where, **how)
+            gradient(logits, targets, share, weight, out, ctx.part, **how)
         else:
-            ctx.kernels.gradient(logits, targets, own, share, weight, out, *ctx.where)
+            ctx.kernels.gradient(logits, targets, stats, share, weight, out, *ctx.part.of_gradient)
         return out, None, None, None, None
 
 
-def local_numbers(
-    logits: Tensor,
-    targets: Tensor,
-    start: int,
-    real: int,
-    smoothing: float,
-    keep: Tensor | None = None,
+def local_statistics(
+    logits: Tensor, targets: Tensor, part: Part, keep: Tensor | None = None
 ) -> Tensor:
     """(t, v/tp) local logits -> (4, t): their maximum, the sum of exponentials relative to it, the
     target's logit or 0, and, where labels are smoothed, the sum of logits relative to the maximum.
     `keep` is filled with the softmax over this rank's entries."""
-    own = logits.new_zeros((4, logits.shape[0]), dtype=wide(logits))
-    own[0] = -math.inf
+    start, real = part.start, part.real
+    stats = logits.new_zeros((4, logits.shape[0]), dtype=wide(logits))
+    local_max, local_sumexp, target_logit, logit_sum = stats  # views, which are written into
+    local_max.fill_(-math.inf)
     if not real:
-        return own
+        return stats
     for rows, buffer in chunks(logits, real, keep):
         words = logits[rows, :real]  # (chunk, real)
-        torch.softmax(words, -1, dtype=own.dtype, out=buffer)
-        own[0, rows] = words.amax(-1)
+        torch.softmax(words, -1, dtype=stats.dtype, out=buffer)
+        local_max[rows] = words.amax(-1)
         # The largest exponential is 1, so max of the softmax = 1/S, and S is its reciprocal.
-        own[1, rows] = buffer.amax(-1).reciprocal_()
+        local_sumexp[rows] = buffer.amax(-1).reciprocal_()
         local = targets[rows] - start
         here = (local >= 0) & (local < real)
-        found = words.gather(-1, local.clamp(0, real - 1)[:, None])[:, 0]
-        own[2, rows] = torch.where(here, found, 0.0)
-        if smoothing:
-            own[3, rows] = (words - finite(own[0, rows])[:, None]).sum(-1)
-    own[1].masked_fill_(own[0] == -math.inf, 0.0)  # such a row's softmax is 0/0
-    return own
+        some = words.gather(-1, local.clamp(0, real - 1)[:, None])[:, 0]
+        target_logit[rows] = torch.where(here, some, 0.0)
+        if part.smoothing:
+            logit_sum[rows] = (words - finite(local_max[rows])[:, None]).sum(-1)
+    local_sumexp.masked_fill_(local_max == -math.inf, 0.0)  # such a row's softmax is 0/0
+    return stats
 
 
-def combine(
-    own: Tensor,
-    targets: Tensor,
-    group: Group,
-    real: int,
-    vocabulary: int,
-    ignore_index: int,
-    smoothing: float,
-    *,
-    check: bool = False,
-) -> tuple[Tensor, Tensor]:
+def combine(stats: Tensor, targets: Tensor, group: Group, part: Part) -> tuple[Tensor, Tensor]:
     """Two all-reduces: (4, t) of each rank -> this rank's share of a token's probability, (t,), and
     the losses, (t,). The softmax over this rank's entries, times the share, is that over all."""
-    most = all_reduce(own[0], group, "max")
-    if check:
-        check_not_refused(most, group)
+    local_max, local_sumexp, target_logit, logit_sum = stats
+    m = all_reduce(local_max, group, "max")
+    if part.check:
+        check_not_refused(m, group)
     # Sums are added relative to the same logit: each is rescaled to the largest of all ranks.
-    nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)
-    parts = [own[1] * nearer.exp(), own[2]]
-    if smoothing:
-        parts.append(own[3] + real * nearer)
-    sums = all_reduce(torch.stack(parts), group, donated=True)
+    nearer = torch.where(local_max == -math.inf, 0.0, local_max - m)
+    terms = [local_sumexp * nearer.exp(), target_logit]
+    if part.smoothing:
+        terms.append(logit_sum + part.real * nearer)
+    S, l_y, *sum_of_logits = all_reduce(torch.stack(terms), group, donated=True)
     # The largest is subtracted from the target's logit, not added to the log: it cancels well.
-    losses = sums[0].log() - (1 - smoothing) * (sums[1] - most)
-    if smoothing:
-        losses = losses - smoothing / vocabulary * sums[2]
-    ignored = targets == ignore_index
-    share = torch.where(ignored, 0.0, parts[0] / sums[0])
+    losses = S.log() - (1 - part.smoothing) * (l_y - m)
+    if part.smoothing:
+        losses = losses - part.smoothing / part.vocabulary * sum_of_logits[0]
+    ignored = targets == part.ignore_index
+    share = torch.where(ignored, 0.0, terms[0] / S)
     return share, torch.where(ignored, 0.0, losses)
 
 
-def any_broken(own: Tensor, check: bool) -> bool:
+def any_broken(stats: Tensor, check: bool) -> bool:
     """Return whether a row has no softmax over this rank's entries, since they are -inf or one is
     not finite. Only then does the backward pass over the logits to set rows to 0."""
-    if own.is_cuda and not check:
+    if stats.is_cuda and not check:
         return True  # perhaps: an answer would make the host wait
-    return numbers(~own[:2].isfinite().all(), False)
+    return numbers(~stats[:2].isfinite().all(), False)
 
 
 def gradient(
@@ -179,10 +174,7 @@ def gradient(
     share: Tensor,
     weight: Tensor,
     out: Tensor,
-    start: int,
-    real: int,
-    vocabulary: int,
-    smoothing: float,
+    part: Part,
     *,
     made: bool = False,
     broken: bool = True,
@@ -192,6 +184,7 @@ def gradient(
     `made`: there is the softmax over this rank's words in `out` already. `broken`: some rows may
     have none.
     """
+    start, real, vocabulary, smoothing = part.of_gradient
     out[:, real:] = 0.0
     if not real:
         return
@@ -213,9 +206,9 @@ def gradient(
             out[rows, :real] = words
 
 
-def finite(most: Tensor) -> Tensor:
-    """The largest of each row as it can be taken off: 0 where the row is all -inf."""
-    return torch.where(most == -math.inf, 0.0, most)
+def finite(maximum: Tensor) -> Tensor:
+    """The maximum of each row as it can be subtracted: 0 where the row is all -inf."""
+    return torch.where(maximum == -math.inf, 0.0, maximum)
 
 
 def chunks(logits: Tensor, real: int, out: Tensor | None):

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, check_member, computes_on, size_and_rank
 from course_lib.layout import span
 from course_lib.meta import numbers
-from course_lib.tensor_parallel.conjugates import reduce
 from course_lib.tensor_parallel.on_ranks import OnRanks
-from course_lib.tensor_parallel.products import column_products
+from course_lib.tensor_parallel.products import AllTokens
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of the last states and the head's weight
 
@@ -33,39 +32,31 @@ def padded_vocabulary(vocabulary: int, multiple_of: int = 1) -> int:
 class VocabularyParallelEmbedding(OnRanks):
     """(b, s) ids to (b, s, h): this rank holds rows `start` to `stop` of the padded table.
 
-    The initial rows are those that nn.Embedding would have drawn, for any number of ranks.
+    Every rank brings the whole table with the same weights. `check` looks for ids out of range.
     """
 
-    def __init__(
-        self,
-        vocabulary: int,
-        hidden: int,
-        group: Group,
-        *,
-        multiple_of: int = 1,
-        check: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__()
-        dense = nn.Embedding(vocabulary, hidden, device=device, dtype=dtype)
-        self._take(dense, group, multiple_of, check)
+    sharded = ("weight",)
 
-    @classmethod
-    def from_dense(
-        cls, dense: nn.Embedding, group: Group, *, multiple_of: int = 1, check: bool = True
-    ) -> VocabularyParallelEmbedding:
-        """This rank's rows of a table that every rank holds whole."""
-        if isinstance(dense, cls):
+    def __init__(
+        self, dense: nn.Embedding, group: Group, *, multiple_of: int = 1, check: bool = True
+    ):
+        if isinstance(dense, VocabularyParallelEmbedding):
             raise ValueError(f"this table is cut already: {dense}; a plan is laid over a dense one")
-        table = cls.__new__(cls)
-        nn.Module.__init__(table)
-        table._take(dense, group, multiple_of, check)
-        table.training = dense.training
-        return table
+        super().__init__()
+        n, rank = size_and_rank(group)
+        self.vocabulary, self.hidden = dense.num_embeddings, dense.embedding_dim
+        check_vocabulary(self.vocabulary, n)
+        self.group, self.check, self.training = group, check, dense.training
+        self.padded = padded_vocabulary(self.vocabulary, multiple_of)
+        self.start, self.stop = span(self.padded, n, rank)
+        real = dense.weight.detach()[self.start : min(self.stop, self.vocabulary)]
+        missing = self.stop - self.start - real.shape[0]
+        rows = torch.cat((real, real.new_zeros((missing, self.hidden))))  # (v/tp, h)
+        self.weight = nn.Parameter(rows, requires_grad=dense.weight.requires_grad)
+        self.way = AllTokens(group)
 
     def forward(self, ids: Tensor) -> Tensor:  # (b, s) -> (b, s, h)
-        return reduce(self.own_rows(ids), self.group)
+        return self.way.embedded(self.own_rows(ids))
 
     def own_rows(self, ids: Tensor) -> Tensor:
         """This rank's part of the lookup, a sum still owed: zeros for others' words."""
@@ -79,19 +70,6 @@ class VocabularyParallelEmbedding(OnRanks):
         rows = F.embedding(torch.where(here, local, 0), self.weight)  # (b, s, h)
         return torch.where(here[..., None], rows, 0.0)
 
-    def _take(self, dense: nn.Embedding, group: Group, multiple_of: int, check: bool) -> None:
-        n, rank = size_and_rank(group)
-        self.vocabulary, self.hidden = dense.num_embeddings, dense.embedding_dim
-        check_vocabulary(self.vocabulary, n)
-        self.group, self.check = group, check
-        self.padded = padded_vocabulary(self.vocabulary, multiple_of)
-        self.start, self.stop = span(self.padded, n, rank)
-        whole = dense.weight
-        real = whole.detach()[self.start : min(self.stop, self.vocabulary)]
-        missing = self.stop - self.start - real.shape[0]
-        rows = torch.cat((real, real.new_zeros((missing, self.hidden))))  # (v/tp, h)
-        self.weight = nn.Parameter(rows, requires_grad=whole.requires_grad)
-
     def extra_repr(self) -> str:
         return (
             f"words {self.start} to {self.stop} of {self.vocabulary} (padded to {self.padded}), "
@@ -102,17 +80,20 @@ class VocabularyParallelEmbedding(OnRanks):
 class VocabularyParallelHead(OnRanks):
     """(b, s, h) to this rank's logits (b, s, v/tp), with the rows of a cut table as its weight."""
 
+    sharded = ("weight",)
+
     def __init__(self, weight: nn.Parameter, group: Group, *, overlap: bool = True):
         super().__init__()
         check_member(group)
-        self.weight, self.group, self.overlap = weight, group, overlap
+        self.weight, self.group = weight, group
         self.register_parameter("bias", None)
+        self.way = AllTokens(group, overlap=overlap)
 
     def forward(self, x: Tensor, loss: Loss | None = None) -> Tensor:
         """The logits, or `loss(x, weight)` of whoever computes the two as one."""
         if loss is not None:
             return loss(x, self.weight)
-        (logits,) = column_products(x, [self.weight], [None], self.group, overlap=self.overlap)
+        (logits,) = self.way.columns(x, [self.weight], [None])
         return logits
 
 

@@ -18,7 +18,7 @@ from course_lib.tensor_parallel.cross_entropy import (
     any_broken,
     combine,
     gradient,
-    local_numbers,
+    local_statistics,
     reduced,
 )
 from course_lib.tensor_parallel.kernels_for import kernels_for
@@ -46,10 +46,8 @@ def head_cross_entropy(
     `tokens_at_once` bounds the logits that are alive; without it an eighth of all. The gradient of
     the states is summed over the ranks, once. The rest is as in cross_entropy.
     """
-    flat, part = checked(
-        "states", states, len(weight), targets, group, vocabulary, padded, ignore_index,
-        label_smoothing, reduction, check,
-    )  # fmt: skip
+    options = (vocabulary, padded, ignore_index, label_smoothing, reduction, check)
+    flat, part = checked("states", states, len(weight), targets, group, *options)
     if weight.shape[1] != states.shape[-1]:
         raise ValueError(
             f"rank {group.rank()}: states of width {states.shape[-1]} need a head of as many "
@@ -65,29 +63,30 @@ def head_cross_entropy(
 class _HeadCrossEntropy(Function):
     @staticmethod
     def forward(ctx, states, weight, targets, group, step, part):
-        start, real, vocabulary, ignore_index, smoothing, check = part
         kernels = kernels_for(states)
-        numbers_of = local_numbers if kernels is None else kernels.local_numbers
-        own = states.new_empty((4, len(targets)), dtype=wide(states))
+        stats = states.new_empty((4, len(targets)), dtype=wide(states))
         for rows in _slices(len(targets), step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
-            own[:, rows] = numbers_of(logits, targets[rows], start, real, smoothing)
+            if kernels is None:
+                stats[:, rows] = local_statistics(logits, targets[rows], part)
+            else:
+                start, real, smoothing = part.start, part.real, part.smoothing
+                stats[:, rows] = kernels.local_statistics(
+                    logits, targets[rows], start, real, smoothing
+                )
             del logits  # before the next ones are made
-        share, losses = combine(
-            own, targets, group, real, vocabulary, ignore_index, smoothing, check=check
-        )
-        ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
-        kept = None if kernels is None else own  # torch's road makes the softmax anew
+        share, losses = combine(stats, targets, group, part)
+        ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(stats, part.check)
+        kept = None if kernels is None else stats  # torch's road makes the softmax anew
         ctx.save_for_backward(states, weight, targets, kept, share)
-        ctx.group, ctx.step, ctx.ignore_index = group, step, ignore_index
-        ctx.where = (start, real, vocabulary, smoothing)
+        ctx.group, ctx.step, ctx.part = group, step, part
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        states, weight, targets, own, share = ctx.saved_tensors
-        token = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
+        states, weight, targets, stats, share = ctx.saved_tensors
+        token = torch.where(targets == ctx.part.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         needs_states, needs_weight = ctx.needs_input_grad[:2]
         d_states = torch.empty_like(states) if needs_states else None
         d_weight = torch.zeros_like(weight) if needs_weight else None
@@ -95,10 +94,10 @@ class _HeadCrossEntropy(Function):
             logits = states[rows] @ weight.t()  # (step, v/tp)
             ids, mine, pull = targets[rows], share[rows], token[rows]
             if ctx.kernels is None:
-                gradient(logits, ids, mine, pull, logits, *ctx.where, broken=ctx.broken)
+                gradient(logits, ids, mine, pull, logits, ctx.part, broken=ctx.broken)
             else:
-                numbers = own[:, rows]
-                ctx.kernels.gradient(logits, ids, numbers, mine, pull, logits, *ctx.where)
+                of_rows, how = stats[:, rows], ctx.part.of_gradient
+                ctx.kernels.gradient(logits, ids, of_rows, mine, pull, logits, *how)
             if needs_states:
                 torch.mm(logits, weight, out=d_states[rows])
             if needs_weight:

@@ -34,7 +34,7 @@ def _tried(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
 
         logits = torch.zeros(1, 2, device=device, dtype=dtype)
         targets = torch.zeros(1, device=device, dtype=torch.int64)
-        own = loss_kernels.local_numbers(logits, targets, 0, 2, 0.0)
+        own = loss_kernels.local_statistics(logits, targets, 0, 2, 0.0)
         share = weight = torch.ones(1, device=device)
         loss_kernels.gradient(logits, targets, own, share, weight, logits, 0, 2, 2, 0.0)
         if own[1].item() != 2.0 or logits.tolist() != [[-0.5, 0.5]]:

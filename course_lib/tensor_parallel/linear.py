@@ -1,24 +1,26 @@
 """A linear layer cut over ranks: by columns of the math's W[h, f] (over f), or by rows (over h).
 
 torch.nn.Linear keeps its weight as [f, h]: a column of the math is a row of that. Columns take the
-whole X[b, h] and give Y[b, f@tp]; rows take X[b, h@tp] and give a sum, paid at once. Lesson 02
-derives both, lesson 03 their messages, lesson 04 joins them.
+whole X[b, h] and give Y[b, f@tp]; rows take X[b, h@tp] and give a partial sum, which is summed at
+once. Lesson 02 derives both, lesson 03 their messages, lesson 04 joins them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group, check_member, size_and_rank
-from course_lib.layout import cut
+from course_lib.collectives.call import Group, size_and_rank
+from course_lib.layout import cut, span
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
 from course_lib.tensor_parallel.on_ranks import OnRanks, check_activations
-from course_lib.tensor_parallel.products import column_products, row_product
+from course_lib.tensor_parallel.products import AllTokens
 
 Spans = Sequence[tuple[int, int]]
+Shared = tuple[int, int, Group]  # from this row to that one, held by these ranks as well
 WHOLE = (
     "Is it cut over the ranks already? Join it with conjugates.gather, or let the layer before do "
     "so (gather_output=True)"
@@ -30,24 +32,29 @@ PART = (
 CUT = "If that is cut already, leave split_input out"
 
 
-class _Cut(OnRanks):
-    """What both cuts of a linear layer share."""
+class CutLinear(OnRanks):
+    """A dense linear layer's weight, cut along one dim over the ranks of a group.
 
-    @classmethod
-    def _of(cls, dense: nn.Linear, group: Group) -> _Cut:
-        """A layer in the place of a dense one, which has its weight still to take."""
-        if isinstance(dense, _Cut):
+    Every rank brings the whole layer with the same weights, and keeps `spans` of it, one after
+    another; None is this rank's piece by torch.chunk's rule. The messages of the product are those
+    of `self.way`: lesson 04's `AllTokens`, or lesson 06's `OwnTokens`.
+    """
+
+    def __init__(self, dense: nn.Linear, group: Group, dim: int, spans: Spans | None):
+        if isinstance(dense, CutLinear):
             raise ValueError(f"this layer is cut already: {dense}; a plan is laid over a dense one")
         if not isinstance(dense, nn.Linear):
             raise TypeError(f"a torch.nn.Linear can be cut here, not a {type(dense).__name__}")
-        check_member(group)
-        layer = cls.__new__(cls)
-        nn.Module.__init__(layer)
-        layer.training, layer.group = dense.training, group
-        layer.inputs, layer.outputs = dense.in_features, dense.out_features
-        return layer
+        super().__init__()
+        n, rank = size_and_rank(group)
+        length = dense.weight.shape[dim]
+        self.group, self.training = group, dense.training
+        self.inputs, self.outputs = dense.in_features, dense.out_features
+        self.sizes = cut(length, n) if spans is None else None  # of all ranks' pieces
+        self.spans = [span(length, n, rank)] if spans is None else list(spans)
+        self.weight = pieces(dense.weight, self.spans, dim)
 
-    def _check_width(self, x: Tensor, width: int, takes: str, hint: str) -> None:
+    def check_width(self, x: Tensor, width: int, takes: str, hint: str) -> None:
         if x.shape[-1] != width:
             raise ValueError(
                 f"rank {self.group.rank()}: {takes}, {width} wide, and got {x.shape[-1]}. {hint}"
@@ -61,163 +68,111 @@ class _Cut(OnRanks):
         )
 
 
-class ColumnParallelLinear(_Cut):
+class ColumnParallelLinear(CutLinear):
     """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]: nothing is sent forward, dX is summed backward.
 
-    The initial weights are those that nn.Linear would have drawn, for any number of ranks.
-    `gather_output` joins Y on every rank.
+    `rows` are the spans of the dense weight's rows that this rank takes: a fused weight is cut
+    inside each of its parts. `shared` says which of the rows taken, from start to stop, other ranks
+    hold as well, and the group of those: their gradients are summed over it. `gather_output` joins
+    Y on every rank.
     """
+
+    sharded = ("weight", "bias")
 
     def __init__(
         self,
-        inputs: int,
-        outputs: int,
-        group: Group,
-        *,
-        bias: bool = True,
-        gather_output: bool = False,
-        overlap: bool = True,
-        sum_in: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__()
-        n, rank = size_and_rank(group)
-        self.inputs, self.outputs, self.group = inputs, outputs, group
-        self.sizes = cut(outputs, n)
-        self.gather_output, self.overlap, self.sum_in = gather_output, overlap, sum_in
-        # Drawn whole, so that the numbers do not depend on how many share them; then cut.
-        dense = nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
-        self._take(dense, [_span(self.sizes, rank)])
-
-    @classmethod
-    def from_dense(
-        cls,
         dense: nn.Linear,
         group: Group,
         *,
         rows: Spans | None = None,
-        shared: tuple[int, int, Group] | None = None,
+        shared: Shared | None = None,
         gather_output: bool = False,
         overlap: bool = True,
         sum_in: torch.dtype | None = None,
-    ) -> ColumnParallelLinear:
-        """This rank's part of a layer that every rank holds whole.
-
-        `rows` are the spans of the dense weight's rows that it takes, one after another: a fused
-        weight is cut inside each of its parts. `shared` says which of the rows taken, from start to
-        stop, other ranks hold as well, and the group of those: their gradients are summed over it.
-        """
-        layer = cls._of(dense, group)
+    ):
+        super().__init__(dense, group, 0, rows)
         if gather_output and rows is not None:
             raise ValueError("gather_output joins pieces in rank order; with rows=, join them here")
-        layer.sizes = cut(layer.outputs, group.size()) if rows is None else None
-        layer.gather_output, layer.overlap, layer.sum_in = gather_output, overlap, sum_in
-        layer.shared = shared
-        layer._take(dense, [_span(layer.sizes, group.rank())] if rows is None else rows)
-        return layer
+        self.gather_output, self.shared = gather_output, shared
+        self.bias = None if dense.bias is None else pieces(dense.bias, self.spans)  # (f/tp,)
+        self.way = AllTokens(group, overlap=overlap, sum_in=sum_in)
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, f/tp)
         check_activations(x, self.weight, "a column-parallel layer")
-        self._check_width(x, self.inputs, "a column-parallel layer takes the whole input", WHOLE)
+        self.check_width(x, self.inputs, "a column-parallel layer takes the whole input", WHOLE)
         weight, bias = self.weight, self.bias
         if self.shared is not None:
-            weight = copy_rows(weight, *self.shared, sum_in=self.sum_in)
+            weight = copy_rows(weight, *self.shared, sum_in=self.way.sum_in)
             if bias is not None:
-                bias = copy_rows(bias, *self.shared, sum_in=self.sum_in)
-        y = self.product(x, weight, bias)
-        if self.gather_output:
-            y = gather(y, self.group, -1, self.sizes, after=REPLICATED)  # (…, f)
-        return y
-
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product with its messages; lesson 06 puts others in their place."""
-        (y,) = column_products(
-            x, [weight], [bias], self.group, overlap=self.overlap, sum_in=self.sum_in
-        )
-        return y
-
-    def _take(self, dense: nn.Linear, rows: Spans) -> None:
-        self.rows = list(rows)  # of the dense weight
-        self.weight = _part(dense.weight, rows)  # (f/tp, h)
-        self.bias = None if dense.bias is None else _part(dense.bias, rows)  # (f/tp,)
+                bias = copy_rows(bias, *self.shared, sum_in=self.way.sum_in)
+        (y,) = self.way.columns(x, [weight], [bias])
+        return gather(y, self.group, -1, self.sizes, after=REPLICATED) if self.gather_output else y
 
 
-class RowParallelLinear(_Cut):
+class RowParallelLinear(CutLinear):
     """Y[b, f] = X[b, h@tp] W[h@tp, f] summed over the ranks, + bias[f], which is added once.
 
     The bias is whole on every rank: it is added after the sum, so its gradient is the same
-    everywhere without a message. `split_input` takes the whole X and cuts it here.
+    everywhere without a message. `columns` are the spans of the dense weight's columns that this
+    rank takes: those of the inputs that the layer before leaves here. `split_input` takes the
+    whole X and cuts it here.
     """
+
+    sharded = ("weight",)
 
     def __init__(
         self,
-        inputs: int,
-        outputs: int,
-        group: Group,
-        *,
-        bias: bool = True,
-        split_input: bool = False,
-        sum_in: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__()
-        n, rank = size_and_rank(group)
-        self.inputs, self.outputs, self.group = inputs, outputs, group
-        self.sizes = cut(inputs, n)
-        self.split_input, self.sum_in = split_input, sum_in
-        dense = nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
-        self._take(dense, [_span(self.sizes, rank)])
-
-    @classmethod
-    def from_dense(
-        cls,
         dense: nn.Linear,
         group: Group,
         *,
         columns: Spans | None = None,
         split_input: bool = False,
         sum_in: torch.dtype | None = None,
-    ) -> RowParallelLinear:
-        """This rank's part of a layer that every rank holds whole.
-
-        `columns` are the spans of the dense weight's columns that it takes: those that belong to
-        the numbers which the layer before it leaves on this rank.
-        """
-        layer = cls._of(dense, group)
+    ):
+        super().__init__(dense, group, 1, columns)
         if split_input and columns is not None:
             raise ValueError("split_input cuts as torch.chunk does; with columns=, cut it here")
-        layer.sizes = cut(layer.inputs, group.size()) if columns is None else None
-        layer.split_input, layer.sum_in = split_input, sum_in
-        layer._take(dense, [_span(layer.sizes, group.rank())] if columns is None else columns)
-        return layer
+        self.split_input = split_input
+        self.bias = None if dense.bias is None else pieces(dense.bias, [(0, self.outputs)])  # (f,)
+        self.way = AllTokens(group, sum_in=sum_in)
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h/tp) -> (…, f)
         check_activations(x, self.weight, "a row-parallel layer")
         if self.split_input:
-            self._check_width(x, self.inputs, "this layer cuts a whole input", CUT)
+            self.check_width(x, self.inputs, "this layer cuts a whole input", CUT)
             x = split(x, self.group, -1, self.sizes)
-        own = self.weight.shape[1]
-        self._check_width(x, own, "a row-parallel layer takes this rank's part of the input", PART)
-        return self.product(x)
-
-    def product(self, x: Tensor) -> Tensor:
-        """The product with its messages; lesson 06 puts others in their place."""
-        return row_product(x, self.weight, self.bias, self.group, sum_in=self.sum_in)
-
-    def _take(self, dense: nn.Linear, columns: Spans) -> None:
-        self.columns = list(columns)  # of the dense weight
-        self.weight = _part(dense.weight, columns, dim=1)  # (f, h/tp)
-        self.bias = None
-        if dense.bias is not None:
-            self.bias = _part(dense.bias, [(0, self.outputs)])  # (f,), whole
+        width = self.weight.shape[1]
+        self.check_width(x, width, "a row-parallel layer takes this rank's part of the input", PART)
+        return self.way.rows(x, self.weight, self.bias)
 
 
-def _part(whole: Tensor, spans: Spans, dim: int = 0) -> nn.Parameter:
+def pieces(whole: Tensor, spans: Spans, dim: int = 0) -> nn.Parameter:
     parts = [whole.detach().narrow(dim, start, stop - start) for start, stop in spans]
     return nn.Parameter(torch.cat(parts, dim), requires_grad=whole.requires_grad)
 
 
-def _span(sizes: Sequence[int], rank: int) -> tuple[int, int]:
-    return sum(sizes[:rank]), sum(sizes[: rank + 1])
+class Columns(NamedTuple):
+    """An entry of a plan: this rank's rows of a dense weight [f, h], columns of the math's W."""
+
+    rows: Spans
+    shared: Shared | None = None
+
+
+class Rows(NamedTuple):
+    """An entry of a plan: this rank's columns of a dense weight [f, h], rows of the math's W."""
+
+    columns: Spans
+
+
+Plan = dict[str, Columns | Rows]  # a dense layer's path in a module -> this rank's part of it
+
+
+def lay(plan: Plan, module: nn.Module, group: Group, *, overlap: bool = True) -> None:
+    """Put a cut layer in the place of each dense layer that the plan names."""
+    for path, part in plan.items():
+        dense = module.get_submodule(path)
+        if isinstance(part, Columns):
+            layer = ColumnParallelLinear(dense, group, **part._asdict(), overlap=overlap)
+        else:
+            layer = RowParallelLinear(dense, group, columns=part.columns)
+        module.set_submodule(path, layer)

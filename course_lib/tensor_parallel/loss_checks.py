@@ -37,6 +37,10 @@ class Part(NamedTuple):
     smoothing: float
     check: bool
 
+    @property
+    def of_gradient(self) -> tuple[int, int, int, float]:
+        return self.start, self.real, self.vocabulary, self.smoothing
+
 
 def checked(
     name: str,

@@ -19,10 +19,10 @@ _ANY_NUMBER = ["start", "real", "own_stride"]  # another one there is no reason 
 _ANY_ADDRESS = ["targets", "own", "share", "weight"]
 
 
-def local_numbers(
+def local_statistics(
     logits: Tensor, targets: Tensor, start: int, real: int, smoothing: float
 ) -> Tensor:
-    """(t, v/tp) local logits -> (4, t), as cross_entropy.local_numbers."""
+    """(t, v/tp) local logits -> (4, t), as cross_entropy.local_statistics."""
     own = logits.new_empty((4, len(logits)), dtype=torch.float32)
     lanes = 32 * _WARPS * _ONE_LOAD // logits.element_size()
     with torch.cuda.device_of(logits):
@@ -47,7 +47,7 @@ def gradient(
     smoothing: float,
 ) -> None:
     """(softmax − one-hot) times each token's weight into `out`, as cross_entropy.gradient, but from
-    the logits and the (4, t) numbers of `local_numbers`."""
+    the logits and the (4, t) numbers of `local_statistics`."""
     tokens, width = logits.shape
     with torch.cuda.device_of(logits):
         row_gradients[(tokens * triton.cdiv(width, _TILE),)](

@@ -19,6 +19,7 @@ class OnRanks(nn.Module):
 
     group: Group
     shared: tuple[int, int, Group] | None = None
+    sharded: tuple[str, ...] = ()  # names of its parameters that are cut; others are replicated
 
     def __deepcopy__(self, memo: dict):
         for group in (self.group, *(self.shared or ())[2:]):

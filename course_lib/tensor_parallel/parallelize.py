@@ -1,7 +1,8 @@
 """The plan of a whole model, laid over the dense one from outside, in one visible order.
 
-What is cut is said here and nowhere else; what is not cut is the same on every rank, and
-`check_replicas` holds it to that. Lesson 05 takes a block, lesson 08 the model.
+`plan_of` names every linear layer that is cut; the vocabulary is cut with them. Every other
+parameter is replicated, and `check_replicas` compares it on all ranks. Lesson 05 takes a block,
+lesson 08 the model.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from course_lib import collectives
 from course_lib.collectives.agreement import checksum
 from course_lib.collectives.call import Group, check_member, size_and_rank
 from course_lib.collectives.call import device_of as own_device
-from course_lib.gpt import GPT, Block
+from course_lib.gpt import GPT, MLP, Attention, Block
 from course_lib.ranks import axis
-from course_lib.tensor_parallel.attention import holders_of, shard_attention
+from course_lib.tensor_parallel.attention import attention_plan, compute_own_heads, holders_of
 from course_lib.tensor_parallel.embedding import (
     VocabularyParallelEmbedding,
     VocabularyParallelHead,
     check_vocabulary,
     padded_vocabulary,
 )
-from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
-from course_lib.tensor_parallel.mlp import shard_mlp
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, Plan, RowParallelLinear, lay
+from course_lib.tensor_parallel.mlp import mlp_plan
 from course_lib.tensor_parallel.sequence import Tokens
 from course_lib.tensor_parallel.sequence_plan import scatter_model
 
@@ -55,7 +56,7 @@ def parallelize(
         raise TypeError(
             f"parallelize knows the plan of course_lib.gpt's GPT and Block, and this is a "
             f"{type(model).__name__}. Cut another model layer by layer: "
-            "ColumnParallelLinear.from_dense, RowParallelLinear.from_dense"
+            "ColumnParallelLinear(layer, group), RowParallelLinear(layer, group)"
         )
     blocks = [model] if isinstance(model, Block) else list(model.blocks)
     if any(isinstance(block.mlp.down, RowParallelLinear) for block in blocks):
@@ -71,9 +72,9 @@ def parallelize(
     check_replicas(model, group)
     attention = blocks[0].attention
     holders = holders_of(attention.heads, attention.kv_heads, group)
+    lay(plan_of(model, group, holders), model, group, overlap=overlap)
     for block in blocks:
-        shard_attention(block.attention, group, holders=holders, overlap=overlap)
-        shard_mlp(block.mlp, group, overlap=overlap)
+        compute_own_heads(block.attention, group)
     if isinstance(model, Block):
         return model
     shard_vocabulary(model, group, multiple_of=multiple_of, overlap=overlap)
@@ -82,23 +83,37 @@ def parallelize(
     return model
 
 
+def plan_of(model: GPT | Block, group: Group, holders: Group | None) -> Plan:
+    """This rank's part of every linear layer that is cut, by the layer's path in a dense model.
+
+    `holders` as in `attention_plan`. Norms, positions and the biases after a sum are in no plan:
+    they are replicated.
+    """
+    plan: Plan = {}
+    for path, module in model.named_modules():
+        parts = {}
+        if isinstance(module, Attention):
+            parts = attention_plan(module, group, holders)  # qkv by columns, out by rows
+        elif isinstance(module, MLP):
+            parts = mlp_plan(module, group)  # up by columns, down by rows
+        plan |= {f"{path}.{name}": part for name, part in parts.items()}
+    return plan
+
+
 def shard_vocabulary(
     model: GPT, group: Group, *, multiple_of: int = 1, overlap: bool = True
 ) -> None:
     """The table of words and the head, cut alike; a tied head stays the same parameter."""
     tied = model.head.weight is model.tokens.weight
-    table = VocabularyParallelEmbedding.from_dense(model.tokens, group, multiple_of=multiple_of)
+    table = VocabularyParallelEmbedding(model.tokens, group, multiple_of=multiple_of)
     if tied:
         weight = table.weight
     else:
         rows = nn.Embedding.from_pretrained(model.head.weight.detach(), freeze=False)
-        rows = VocabularyParallelEmbedding.from_dense(rows, group, multiple_of=multiple_of)
+        rows = VocabularyParallelEmbedding(rows, group, multiple_of=multiple_of)
         weight = rows.weight.requires_grad_(model.head.weight.requires_grad)
     model.tokens = table
     model.head = VocabularyParallelHead(weight, group, overlap=overlap)
-
-
-CUT = (ColumnParallelLinear, VocabularyParallelEmbedding, VocabularyParallelHead)
 
 
 def check_replicas(model: nn.Module, group: Group) -> None:
@@ -156,8 +171,5 @@ def replicated(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     is whole as well."""
     for prefix, module in model.named_modules(remove_duplicate=True):
         for name, parameter in module.named_parameters(recurse=False):
-            cut = isinstance(module, CUT) or (
-                isinstance(module, RowParallelLinear) and name == "weight"
-            )
-            if not cut:
+            if name not in getattr(module, "sharded", ()):
                 yield f"{prefix}.{name}" if prefix else name, parameter

@@ -1,7 +1,8 @@
 """The two products under the cut layers, with their messages placed where they cost least.
 
 By columns, dX is ready before dW: its sum travels while dW is computed, and several products of one
-X send one sum. By rows, the sum is taken in the product's own memory. Lesson 04 measures both.
+X send one sum. By rows, the sum is taken in the product's own memory. A layer asks its `way` for
+them: `AllTokens` here, `OwnTokens` in sequence.py. Lesson 04 measures both products.
 """
 
 from __future__ import annotations
@@ -16,6 +17,31 @@ from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, check_member
+from course_lib.tensor_parallel.conjugates import reduce
+
+
+class AllTokens:
+    """The messages of the cut layers where every rank has all tokens: sums over the ranks."""
+
+    def __init__(self, group: Group, *, overlap: bool = True, sum_in: torch.dtype | None = None):
+        self.group, self.overlap, self.sum_in = group, overlap, sum_in
+
+    def columns(
+        self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+    ) -> list[Tensor]:
+        return column_products(
+            x, weights, biases, self.group, overlap=self.overlap, sum_in=self.sum_in
+        )
+
+    def rows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return row_product(x, weight, bias, self.group, sum_in=self.sum_in)
+
+    def embedded(self, part: Tensor) -> Tensor:
+        """(b, s, h), this rank's part of a sum of embeddings, to the sum."""
+        return reduce(part, self.group)
+
+    def all_tokens(self, x: Tensor) -> Tensor:
+        return x
 
 
 def column_products(

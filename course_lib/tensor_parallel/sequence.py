@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, check_member
 from course_lib.layout import cut, span
-from course_lib.tensor_parallel.conjugates import copy
+from course_lib.tensor_parallel import conjugates
 from course_lib.tensor_parallel.on_ranks import refuse_to_pickle
 from course_lib.tensor_parallel.products import autocast, rows_of
 
@@ -60,6 +60,35 @@ class Tokens:
         made = memo[id(self)] = Tokens(self.group)
         made.length = self.length
         return made
+
+
+class OwnTokens:
+    """The messages of the cut layers where a rank has its own tokens: lesson 04's `AllTokens`, with
+    each all-reduce taken apart. `keep` as in `gathered_products`."""
+
+    sum_in = None  # a sum is made in its terms' dtype
+
+    def __init__(self, tokens: Tokens, *, keep: bool = True):
+        self.tokens, self.group, self.keep = tokens, tokens.group, keep
+
+    def columns(
+        self, x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+    ) -> list[Tensor]:
+        sizes = self.tokens.check(x, "a layer that gathers tokens")
+        return gathered_products(x, weights, biases, self.group, sizes, keep=self.keep)
+
+    def rows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return scattered_product(x, weight, bias, self.group, self.tokens.sizes)
+
+    def embedded(self, part: Tensor) -> Tensor:
+        """(b, s, h), this rank's part of a sum of embeddings, to its own tokens of the sum."""
+        self.tokens.length = part.shape[S]
+        return conjugates.reduce_scatter(part, self.group, S, self.tokens.sizes)
+
+    def all_tokens(self, x: Tensor) -> Tensor:
+        """(b, s/tp, h) to (b, s, h), for work that every rank does alike."""
+        sizes = self.tokens.check(x, "the fused loss")
+        return conjugates.gather(x, self.group, S, sizes, after=conjugates.REPLICATED)
 
 
 def gathered_products(
@@ -169,6 +198,6 @@ def shared_once(*parameters: torch.nn.Parameter | None, group: Group) -> list[Te
     given = [p for p in parameters if p is not None]
     if not given:
         return list(parameters)
-    packed = copy(torch.cat([p.reshape(-1) for p in given]), group)
+    packed = conjugates.copy(torch.cat([p.reshape(-1) for p in given]), group)
     parts = iter(packed.split([p.numel() for p in given]))
     return [None if p is None else next(parts).view(p.shape) for p in parameters]

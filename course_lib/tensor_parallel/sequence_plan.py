@@ -1,6 +1,6 @@
-"""The plan of sequence parallelism, laid over a dense block: cut layers that gather and scatter.
+"""The plan of sequence parallelism, laid over a cut block: its layers gather and scatter tokens.
 
-What stands between them, norms and dropout and positions, keeps its code and sees 1/tp of the
+The modules between them, norms and dropout and positions, keep their code and see 1/tp of the
 tokens; a norm's gradients are then partial sums, a mask is the rank's own. Lesson 06 derives it.
 """
 
@@ -11,43 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from course_lib.gpt import GPT, Block, RMSNorm
-from course_lib.tensor_parallel.conjugates import reduce_scatter, split
-from course_lib.tensor_parallel.embedding import (
-    Loss,
-    VocabularyParallelEmbedding,
-    VocabularyParallelHead,
-)
-from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.tensor_parallel.conjugates import split
 from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.randomness import private
-from course_lib.tensor_parallel.sequence import (
-    S,
-    Tokens,
-    gathered_products,
-    scattered_product,
-    shared_once,
-)
-
-
-class GatheringColumns(ColumnParallelLinear):
-    """A column-parallel layer that takes this rank's tokens and gives its columns of all tokens."""
-
-    tokens: Tokens
-    keep: bool
-
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        sizes = self.tokens.check(x, "a layer that gathers tokens")
-        (y,) = gathered_products(x, [weight], [bias], self.group, sizes, keep=self.keep)
-        return y  # (b, s, f/tp)
-
-
-class ScatteringRows(RowParallelLinear):
-    """A row-parallel layer that gives this rank's tokens of the sum."""
-
-    tokens: Tokens
-
-    def product(self, x: Tensor) -> Tensor:
-        return scattered_product(x, self.weight, self.bias, self.group, self.tokens.sizes)
+from course_lib.tensor_parallel.sequence import OwnTokens, S, Tokens, shared_once
 
 
 class SharedNorm(OnRanks):
@@ -82,16 +49,6 @@ class PrivateDropout(nn.Module):
             return self.dropout(x)
 
 
-class ScatteringEmbedding(VocabularyParallelEmbedding):
-    """The lookup whose sum is scattered along the tokens; it says how long the sequence is."""
-
-    tokens: Tokens
-
-    def forward(self, ids: Tensor) -> Tensor:  # (b, s) -> (b, s/tp, h)
-        self.tokens.length = ids.shape[S]
-        return reduce_scatter(self.own_rows(ids), self.group, S, self.tokens.sizes)
-
-
 class SplitPositions(nn.Module):
     """The positions of this rank's tokens; the gradient of the table is joined from all ranks."""
 
@@ -104,20 +61,6 @@ class SplitPositions(nn.Module):
         return split(F.embedding(places, self.weight), self.tokens.group, dim, self.tokens.sizes)
 
 
-class GatheringHead(VocabularyParallelHead):
-    """This rank's logits of all tokens, from its own tokens' states."""
-
-    tokens: Tokens
-    keep: bool
-
-    def forward(self, x: Tensor, loss: Loss | None = None) -> Tensor:
-        # (b, s/tp, h) -> (b, s, v/tp)
-        if loss is not None:
-            return loss(x, self.weight)
-        sizes = self.tokens.check(x, "the head")
-        return gathered_products(x, [self.weight], [None], self.group, sizes, keep=self.keep)[0]
-
-
 def scatter_model(model: GPT, tokens: Tokens, *, keep: bool) -> GPT:
     """Lay the plan over a model that is cut already, in place: the same weights, other messages.
 
@@ -125,29 +68,19 @@ def scatter_model(model: GPT, tokens: Tokens, *, keep: bool) -> GPT:
     """
     for block in model.blocks:
         scatter_block(block, tokens, keep=keep)
-    _become(model.tokens, ScatteringEmbedding, tokens=tokens)
     if model.positions is not None:
         model.positions = SplitPositions(model.positions, tokens)
     model.dropout = PrivateDropout(model.dropout, tokens)
     model.norm = SharedNorm(model.norm, tokens)
-    _become(model.head, GatheringHead, tokens=tokens, keep=keep)
+    model.tokens.way = model.head.way = OwnTokens(tokens, keep=keep)
     return model
 
 
 def scatter_block(block: Block, tokens: Tokens, *, keep: bool) -> Block:
     """The same for a block that is cut already: it takes and gives this rank's tokens."""
-    swiglu = block.mlp.activation == "swiglu"
-    for layer in (block.attention.qkv, block.mlp.gate_up if swiglu else block.mlp.up):
-        _become(layer, GatheringColumns, tokens=tokens, keep=keep)
-    for layer in (block.attention.out, block.mlp.down):
-        _become(layer, ScatteringRows, tokens=tokens)
+    first = block.mlp.gate_up if block.mlp.activation == "swiglu" else block.mlp.up
+    for layer in (block.attention.qkv, block.attention.out, first, block.mlp.down):
+        layer.way = OwnTokens(tokens, keep=keep)
     block.norm_1, block.norm_2 = SharedNorm(block.norm_1, tokens), SharedNorm(block.norm_2, tokens)
     block.dropout = PrivateDropout(block.dropout, tokens)
     return block
-
-
-def _become(layer: nn.Module, kind: type, **more: object) -> None:
-    """A cut layer keeps its weights and gets other messages."""
-    layer.__class__ = kind
-    for key, value in more.items():
-        setattr(layer, key, value)

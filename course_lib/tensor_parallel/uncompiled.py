@@ -32,7 +32,6 @@ LAYERS: list[type] = [
     *(ColumnParallelLinear, RowParallelLinear, PrivateHeads),
     *(embedding.VocabularyParallelEmbedding, embedding.VocabularyParallelHead),
     *(sequence_plan.SharedNorm, sequence_plan.PrivateDropout, sequence_plan.SplitPositions),
-    *(sequence_plan.ScatteringEmbedding, sequence_plan.GatheringHead),
 ]
 
 

@@ -15,8 +15,8 @@ MUTANTS = [
     Mutant(
         "attention-fused-cut-straight",
         FILE,
-        "        rows=joined_rows(share, heads, kv_heads, size),\n",
-        "        rows=[(3 * share.q[0] * size, 3 * share.q[1] * size)],\n",
+        '        "qkv": Columns(joined_rows(share, heads, kv_heads, size), shared),\n',
+        '        "qkv": Columns([(3 * share.q[0] * size, 3 * share.q[1] * size)], shared),\n',
         (f"{DENSE}[2-None]",),
         "a straight cut of [q | k | v] gives the first rank queries and no values",
         "T13",
@@ -24,8 +24,8 @@ MUTANTS = [
     Mutant(
         "attention-out-cut-by-numbers",
         FILE,
-        "        attention.out, group, columns=[(share.q[0] * size, share.q[1] * size)]\n",
-        "        attention.out, group\n",
+        '        "out": Rows([(share.q[0] * size, share.q[1] * size)]),\n',
+        '        "out": Rows([(rank * heads * size // n, (rank + 1) * heads * size // n)]),\n',
         (f"{DENSE}[3-None]",),
         "the columns of out are cut through the middle of a head",
         "T29",

@@ -25,8 +25,8 @@ MUTANTS = [
     Mutant(
         "conjugates-f-without-sum",
         FILE,
-        "        return reduce(grad, ctx.group, sum_in=ctx.sum_in), None, None",
-        "        return grad, None, None",
+        "    return _Message.apply(x, _same, partial(_sum, group, sum_in))",
+        "    return _Message.apply(x, _same, _same)",
         (f"{SUMS}[2-None]",),
         "each rank keeps its own part of dX; nothing fails, and training drifts",
         "T2",
@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "conjugates-gather-always-splits",
         FILE,
-        "        back = split if ctx.after == REPLICATED else reduce_scatter",
-        "        back = split",
+        "SHARDED: _scatter}",
+        "SHARDED: _own_piece}",
         (TABLE,),
         "what other ranks did with this rank's piece is forgotten",
         "T5",
@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant(
         "conjugates-split-backward-along-the-last",
         FILE,
-        "        whole = gather(grad, ctx.group, ctx.dim, ctx.sizes, after=ctx.after)",
-        "        whole = gather(grad, ctx.group, -1, ctx.sizes, after=ctx.after)",
+        "partial(_own_piece, *where), partial(_join, *where))",
+        "partial(_own_piece, *where), partial(_join, group, -1, sizes))",
         (f"{SUMS}[3-None]",),
         "the gradient is joined along another dim; square shapes hide it",
         "T29",
@@ -86,8 +86,10 @@ MUTANTS = [
     Mutant(
         "conjugates-rows-lose-the-others",
         FILE,
-        "        grad = torch.cat((grad[: ctx.start], shared, grad[ctx.stop :]))",
-        "        grad = torch.zeros_like(grad)\n        grad[ctx.start : ctx.stop] = shared",
+        "    return torch.cat((x[:start], _sum(group, dtype, x[start:stop]), x[stop:]))",
+        "    grad = torch.zeros_like(x)\n"
+        "    grad[start:stop] = _sum(group, dtype, x[start:stop])\n"
+        "    return grad",
         (f"{HEADS}[3-None]",),
         "the rows that this rank holds alone get no gradient",
         "T13",

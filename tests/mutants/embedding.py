@@ -34,7 +34,7 @@ MUTANTS = [
     ),
     table(
         "lookup-not-summed",
-        "        return reduce(self.own_rows(ids), self.group)",
+        "        return self.way.embedded(self.own_rows(ids))",
         "        return self.own_rows(ids)",
         (FOUND,),
         "each rank goes on with its own words alone",
@@ -57,18 +57,16 @@ MUTANTS = [
     ),
     table(
         "another-start",
-        "        self._take(dense, group, multiple_of, check)\n\n",
-        "        dense.weight.data = dense.weight.data.flip(0)\n"
-        "        self._take(dense, group, multiple_of, check)\n\n",
+        "        real = dense.weight.detach()[",
+        "        real = dense.weight.detach().flip(0)[",
         (STARTED,),
         "the initial rows are not those of the dense table",
         "T15",
     ),
     table(
         "tie-copied",
-        "        self.weight, self.group, self.overlap = weight, group, overlap",
-        "        self.weight, self.group, self.overlap = nn.Parameter(weight.detach()), group, "
-        "overlap",
+        "        self.weight, self.group = weight, group\n",
+        "        self.weight, self.group = nn.Parameter(weight.detach()), group\n",
         (TRAINED,),
         "the head is a second parameter on the same numbers: half of the gradient",
         "T17",
@@ -89,7 +87,7 @@ MUTANTS = [
     ),
     table(
         "cut-twice",
-        "        if isinstance(dense, cls):",
+        "        if isinstance(dense, VocabularyParallelEmbedding):",
         "        if dense is None:",
         (REFUSED,),
         "a part of the table is cut again as if it were the whole",
@@ -104,8 +102,8 @@ MUTANTS = [
     ),
     plan(
         "head-not-padded",
-        "rows = VocabularyParallelEmbedding.from_dense(rows, group, multiple_of=multiple_of)",
-        "rows = VocabularyParallelEmbedding.from_dense(rows, group)",
+        "rows = VocabularyParallelEmbedding(rows, group, multiple_of=multiple_of)",
+        "rows = VocabularyParallelEmbedding(rows, group)",
         (UNTIED,),
         "table and head are cut at different words",
         "T9",

@@ -104,20 +104,13 @@ MUTANTS = [
         "T28",
     ),
     Mutant(
-        "linear-each-rank-draws-its-own",
-        FILE,
-        "# Drawn whole, so that the numbers do not depend on how many share them; then cut.",
-        "torch.manual_seed(torch.initial_seed() + rank)",
-        (f"{TESTS}test_the_first_weights_are_those_of_the_dense_layer_for_any_number_of_ranks[2]",),
-        "a model of two ranks begins elsewhere than one of four",
-        "T15",
-    ),
-    Mutant(
         "linear-pieces-of-equal-length",
         FILE,
-        "    return sum(sizes[:rank]), sum(sizes[: rank + 1])",
-        "    return rank * sizes[0], rank * sizes[0] + sizes[rank]",
-        (f"{TESTS}test_the_first_weights_are_those_of_the_dense_layer_for_any_number_of_ranks[3]",),
+        "        self.spans = [span(length, n, rank)] if spans is None else list(spans)\n",
+        "        each = length // n\n"
+        "        own = [(rank * each, (rank + 1) * each)]\n"
+        "        self.spans = own if spans is None else list(spans)\n",
+        (f"{DENSE}[3-None]",),
         "right for torch.chunk's pieces, wrong for a cut of one's own",
         "T29",
     ),
@@ -132,8 +125,8 @@ MUTANTS = [
     Mutant(
         "linear-joined-then-summed",
         FILE,
-        "            y = gather(y, self.group, -1, self.sizes, after=REPLICATED)  # (…, f)",
-        '            y = gather(y, self.group, -1, self.sizes, after="sharded")  # (…, f)',
+        "self.sizes, after=REPLICATED)",
+        'self.sizes, after="sharded")',
         (f"{DENSE}[2-None]",),
         "all ranks go on alike, so the gradients come back n times too large",
         "T5",
@@ -141,9 +134,10 @@ MUTANTS = [
     Mutant(
         "linear-bias-cut-with-its-rows",
         FILE,
-        "            self.bias = _part(dense.bias, [(0, self.outputs)])  # (f,), whole",
-        "            self.bias = _part(dense.bias, [(0, self.outputs)])\n"
-        "            self.bias.data.mul_(self.group.rank() == 0)",
+        "        self.way = AllTokens(group, sum_in=sum_in)\n",
+        "        self.way = AllTokens(group, sum_in=sum_in)\n"
+        "        if self.bias is not None:\n"
+        "            self.bias.data.mul_(self.group.rank() == 0)\n",
         (f"{DENSE}[2-None]",),
         "the bias lives on the first rank, and the copies of it are none",
         "T3",

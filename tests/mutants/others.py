@@ -709,9 +709,8 @@ MUTANTS = [
     Mutant(
         "mlp-fused-cut-straight",
         "course_lib/tensor_parallel/mlp.py",
-        "        rows = [(start, stop), (inner + start, inner + stop)]  # of gate, and "
-        "of up the same",
-        "        rows = [(2 * start, 2 * stop)]",
+        "Columns([(start, stop), (inner + start, inner + stop)])",
+        "Columns([(2 * start, 2 * stop)])",
         (
             MLP + "test_a_column_of_up_lies_beside_its_own_gate[2]",
             MLP + "test_the_mlp_is_the_dense_one_and_sends_one_sum_each_way[3-None]",
@@ -722,15 +721,15 @@ MUTANTS = [
     Mutant(
         "mlp-message-between",
         "course_lib/tensor_parallel/mlp.py",
-        "        mlp.up = ColumnParallelLinear.from_dense(mlp.up, group, "
-        "overlap=overlap)\n"
-        "    mlp.down = RowParallelLinear.from_dense(mlp.down, group)",
-        "        mlp.up = ColumnParallelLinear.from_dense(\n"
-        "            mlp.up, group, overlap=overlap, gather_output=True\n"
-        "        )\n"
-        '    joined = mlp.activation != "swiglu"\n'
-        "    mlp.down = RowParallelLinear.from_dense(mlp.down, group, "
-        "split_input=joined)",
+        "    lay(mlp_plan(mlp, group), mlp, group, overlap=overlap)\n    return mlp\n",
+        "    from course_lib.tensor_parallel.linear import ColumnParallelLinear\n"
+        "\n"
+        '    if mlp.activation == "swiglu":\n'
+        "        lay(mlp_plan(mlp, group), mlp, group, overlap=overlap)\n"
+        "        return mlp\n"
+        "    mlp.up = ColumnParallelLinear(mlp.up, group, overlap=overlap, gather_output=True)\n"
+        "    mlp.down = RowParallelLinear(mlp.down, group, split_input=True)\n"
+        "    return mlp\n",
         (MLP + "test_the_mlp_is_the_dense_one_and_sends_one_sum_each_way[2-None]",),
         "joined and cut again: every number is right, and two messages are for nothing",
         "T4",
@@ -773,9 +772,9 @@ MUTANTS = [
     ),
     Mutant(
         "parallelize-row-bias-forgotten",
-        "course_lib/tensor_parallel/parallelize.py",
-        '                isinstance(module, RowParallelLinear) and name == "weight"',
-        "                isinstance(module, RowParallelLinear)",
+        "course_lib/tensor_parallel/linear.py",
+        '    sharded = ("weight",)\n',
+        '    sharded = ("weight", "bias")\n',
         (PARALLELIZE + "test_copies_that_differ_are_found_and_named",),
         "the bias of a row-parallel layer is a copy, and nobody looks at it",
         "T16",
@@ -783,8 +782,8 @@ MUTANTS = [
     Mutant(
         "parallelize-attention-left-whole",
         "course_lib/tensor_parallel/parallelize.py",
-        "        shard_attention(block.attention, group, holders=holders, overlap=overlap)\n",
-        "",
+        "        if isinstance(module, Attention):\n",
+        "        if module is None:\n",
         (PARALLELIZE + "test_a_block_sends_two_sums_forward_and_two_backward[gpt2-2]",),
         "the attention is computed whole on every rank: right, and for nothing",
         "T4",
@@ -1000,13 +999,5 @@ MUTANTS = [
         "    head_cross_entropy,\n",
         (COMPILED + "test_a_loss_inside_of_a_compiled_function_is_the_plain_one",),
         "torch.compile takes the loss apart, and ranks break their graphs at different places",
-    ),
-    Mutant(
-        "compile-looks-into-gathering",
-        "course_lib/tensor_parallel/uncompiled.py",
-        "*(sequence_plan.ScatteringEmbedding, sequence_plan.GatheringHead)",
-        "sequence_plan.GatheringHead",
-        (COMPILED + "test_a_compiled_model_is_the_plain_one[True]",),
-        "the embedding is taken apart up to its message",
     ),
 ]

@@ -29,7 +29,7 @@ def plan(name: str, old: str, new: str, tests: tuple[str, ...], why: str, trap=N
 MUTANTS = [
     mutant(
         "norms-not-summed",
-        "    packed = copy(torch.cat([p.reshape(-1) for p in given]), group)",
+        "    packed = conjugates.copy(torch.cat([p.reshape(-1) for p in given]), group)",
         "    packed = torch.cat([p.reshape(-1) for p in given])",
         (TRAINED, STEP),
         "a norm's weights learn from this rank's tokens alone, and drift apart",
@@ -105,10 +105,10 @@ MUTANTS = [
         "all ranks drop the same places of different tokens",
         "T14",
     ),
-    plan(
-        "keep-ignored",
-        "        (y,) = gathered_products(x, [weight], [bias], self.group, sizes, keep=self.keep)",
-        "        (y,) = gathered_products(x, [weight], [bias], self.group, sizes)",
+    mutant(
+        "plan-keep-ignored",
+        "        return gathered_products(x, weights, biases, self.group, sizes, keep=self.keep)",
+        "        return gathered_products(x, weights, biases, self.group, sizes)",
         (STEP_AGAIN,),
         "keep=False keeps",
     ),

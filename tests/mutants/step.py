@@ -103,9 +103,9 @@ MUTANTS = [
     ),
     Mutant(
         "step-gather-owes-a-sum",
-        "course_lib/step/losses.py",
-        "states = gather(states, head.group, S, sizes, after=REPLICATED)",
-        'states = gather(states, head.group, S, sizes, after="sharded")',
+        "course_lib/tensor_parallel/sequence.py",
+        "sizes, after=conjugates.REPLICATED)",
+        'sizes, after="sharded")',
         (MATRIX + "test_so_they_are_with_what_else_there_is[fused]",),
         "the gradient of the states, which is whole already, is summed once more",
         "T8",

@@ -57,7 +57,7 @@ def one_size(kernels, vocabulary, padded, ranks, dtype, smoothing, device):
         words = mine[:, :real].double()
         most = words.amax(-1) if real else torch.full((4,), -INFINITY, device=device).double()
         before = mine.clone()
-        own = kernels.local_numbers(mine, targets, start, real, smoothing)
+        own = kernels.local_statistics(mine, targets, start, real, smoothing)
         assert torch.equal(mine, before), f"{label}: the logits were written to"
         assert own[0].tolist() == most.tolist(), label
         lower = words - plain.finite(most)[:, None]
@@ -92,7 +92,7 @@ def every_size(kernels, device):
     for ids, kind in (([3, 70], torch.int32), ([3, 2**32 + 4], torch.int64)):
         dead, targets = torch.full((2, 40), -INFINITY, device=device), torch.tensor(ids, dtype=kind)
         targets = targets.to(device)
-        own = kernels.local_numbers(dead, targets, 0, 40, 0.0)
+        own = kernels.local_statistics(dead, targets, 0, 40, 0.0)
         assert own[:2].tolist() == [[-INFINITY] * 2, [0.0] * 2]
         share, pull = torch.zeros(2, device=device), torch.ones(2, device=device)
         kernels.gradient(dead, targets, own, share, pull, dead, 0, 40, 80, 0.0)

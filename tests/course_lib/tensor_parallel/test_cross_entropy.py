@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from course_lib.ledger import ledger
 from course_lib.memory import peak
 from course_lib.tensor_parallel import cross_entropy as module
-from course_lib.tensor_parallel.cross_entropy import cross_entropy
+from course_lib.tensor_parallel.cross_entropy import cross_entropy, three_sums
 from tests.course_lib.tensor_parallel.parts import WORLDS, close, made, own, said
 
 INFINITY = math.inf
@@ -61,6 +61,13 @@ def every_label(me, vocabularies):
         close(f"gradients of {vocabulary} in {padded}", *grads)
         first = group.rank() * -(-padded // group.size())
         assert not grads[0][:, max(0, vocabulary - first) :].any()  # what is no word learns nothing
+        if padded > vocabulary or vocabulary <= -(-vocabulary // me.world) * (me.world - 1):
+            continue  # the idea alone has no padding, and an entry on every rank
+        mine = own(whole, group).detach().clone().requires_grad_()
+        by_idea = three_sums(mine, order, first, group)
+        close(f"three sums, losses of {vocabulary}", by_idea, losses[1])
+        by_idea.backward(owed)
+        close(f"three sums, gradients of {vocabulary}", mine.grad, grads[1])
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -16,7 +16,6 @@ from course_lib.tensor_parallel import ColumnParallelLinear, RowParallelLinear, 
 from course_lib.tensor_parallel.products import row_product
 from tests.course_lib.tensor_parallel.parts import (
     WORLDS,
-    chunks,
     close,
     fewer,
     group_of,
@@ -50,12 +49,12 @@ def against_dense(me, members, cases):
         want.backward(owed, inputs=list(dense.parameters()))
         kept = x.detach().clone(), [p.detach().clone() for p in dense.parameters()]
         for joined in (False, True):
-            by_columns = ColumnParallelLinear.from_dense(dense, group, gather_output=joined)
-            by_rows = RowParallelLinear.from_dense(dense, group, split_input=joined)
+            by_columns = ColumnParallelLinear(dense, group, gather_output=joined)
+            by_rows = RowParallelLinear(dense, group, split_input=joined)
             for layer in (by_columns, by_rows):
                 label = f"{case} by {'columns' if layer is by_columns else 'rows'}, {joined}"
                 kind = type(layer)
-                where = held(dense, lambda twin, kind=kind: kind.from_dense(twin, group))
+                where = held(dense, lambda twin, kind=kind: kind(twin, group))
                 missing += fewer(where, dense)
                 mine = x.detach().clone().requires_grad_()
                 cut_x = mine if layer is by_columns or joined else own(mine, group)
@@ -93,37 +92,6 @@ def test_cut_layers_are_the_dense_one(pool, world, members):
     assert all(missing > 0 for missing in inside) or world == 1  # something was cut
 
 
-def drawn(me, cases):
-    """The layers made by their constructors, after the seed with which nn.Linear was made."""
-    group, after = dist.group.WORLD, []
-    for number, (inputs, outputs, bias) in enumerate(cases):
-        options = {"bias": bias, "dtype": torch.float64, "device": me.device}
-        torch.manual_seed(number)
-        dense = nn.Linear(inputs, outputs, **options)
-        follow = torch.rand(3)
-        for kind in (ColumnParallelLinear, RowParallelLinear):
-            torch.manual_seed(number)
-            layer = kind(inputs, outputs, group, **options)
-            assert torch.equal(torch.rand(3), follow), "the next layer would draw other numbers"
-            where = held(dense, lambda twin, kind=kind: kind.from_dense(twin, group))
-            same_parameters(f"{kind.__name__} {inputs} {outputs}", layer, dense, where, bound=0.0)
-            after.append(tuple(layer.weight.shape))
-    return after
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_the_first_weights_are_those_of_the_dense_layer_for_any_number_of_ranks(pool, world):
-    found = pool.run(world, drawn, [(7, 5, True), (5, 8, False)])
-    cut = [chunks(total, world) for total in (5, 7, 8, 5)]
-    for rank, shapes in enumerate(found):
-        assert shapes == [
-            (cut[0][rank], 7),
-            (5, cut[1][rank]),
-            (cut[2][rank], 5),
-            (8, cut[3][rank]),
-        ]
-
-
 def several(me):
     """Three products of one X: values, gradients, one message; then with parts of it frozen."""
     group, widths, messages = dist.group.WORLD, [4, 7, 3], []
@@ -138,7 +106,7 @@ def several(me):
             if d.bias is not None:
                 d.bias.requires_grad_(frozen not in ("biases", "weights"))
         mine = x.detach().clone().requires_grad_(x.requires_grad)
-        cut = [ColumnParallelLinear.from_dense(d, group) for d in dense]
+        cut = [ColumnParallelLinear(d, group) for d in dense]
         with ledger(axes={"tp": group}) as book:
             ys = column_products(mine, [c.weight for c in cut], [c.bias for c in cut], group)
             used = [(y, own(d(x), group)) for y, d in zip(ys, dense, strict=True)]
@@ -189,21 +157,21 @@ def refused(me):
     group, x = dist.group.WORLD, made("x", 2, 6, device=me.device)
     half = x[:, :3]
     dense = linear("w", 6, 4, True, me.device)
-    columns = ColumnParallelLinear.from_dense(dense, group)
-    rows = RowParallelLinear.from_dense(dense, group)
-    whole = RowParallelLinear.from_dense(dense, group, split_input=True)
+    columns = ColumnParallelLinear(dense, group)
+    rows = RowParallelLinear(dense, group)
+    whole = RowParallelLinear(dense, group, split_input=True)
     return [
         said(ValueError, columns, half),
         said(ValueError, columns, x[:, :5]),
         said(ValueError, rows, x),
         said(ValueError, rows, x[:, :2]),
         said(ValueError, whole, half),
-        said(ValueError, ColumnParallelLinear.from_dense, columns, group),
-        said(ValueError, RowParallelLinear.from_dense, columns, group),
-        said(TypeError, ColumnParallelLinear.from_dense, nn.Bilinear(2, 2, 2), group),
-        said(ValueError, ColumnParallelLinear.from_dense, dense, group, rows=[(0, 2)],
+        said(ValueError, ColumnParallelLinear, columns, group),
+        said(ValueError, RowParallelLinear, columns, group),
+        said(TypeError, ColumnParallelLinear, nn.Bilinear(2, 2, 2), group),
+        said(ValueError, ColumnParallelLinear, dense, group, rows=[(0, 2)],
              gather_output=True),
-        said(ValueError, RowParallelLinear.from_dense, dense, group, columns=[(0, 3)],
+        said(ValueError, RowParallelLinear, dense, group, columns=[(0, 3)],
              split_input=True),
     ]  # fmt: skip
 

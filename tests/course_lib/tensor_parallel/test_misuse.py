@@ -49,7 +49,7 @@ def copies(me, which):
     assert torch.equal(twin(ids), model(ids))
     if "sequence" in PLANS[which][1]:
         twin(ids[:, :3])  # of another length, which is the twin's own
-        assert (twin.tokens.tokens.length, model.tokens.tokens.length) == (3, 5)
+        assert (twin.tokens.way.tokens.length, model.tokens.way.tokens.length) == (3, 5)
     vocabulary_parallel_cross_entropy(model(ids), ids, dist.group.WORLD, vocabulary=13).backward()
     assert all(p.grad is None for p in twin.parameters())
     assert (twin.head.weight is twin.tokens.weight) == (model.head.weight is model.tokens.weight)
@@ -74,7 +74,7 @@ def copies(me, which):
         said(TypeError, pickle.dumps, layer),
     ]
     if "sequence" in PLANS[which][1]:
-        saved.append(said(TypeError, pickle.dumps, model.tokens.tokens))
+        saved.append(said(TypeError, pickle.dumps, model.tokens.way.tokens))
     return saved
 
 
@@ -90,8 +90,9 @@ def mistakes(me):
     group = dist.group.WORLD
     model = GPT(Config(vocabulary=13, hidden=8, layers=1, heads=2, length=7))
     mesh = ranks.mesh(me, dp=1, tp=me.world)
-    column, row = ColumnParallelLinear(4, 4, group), RowParallelLinear(4, 4, group)
-    table = VocabularyParallelEmbedding(8, 4, group)
+    dense, words = nn.Linear(4, 4), nn.Embedding(8, 4)
+    column, row = ColumnParallelLinear(dense, group), RowParallelLinear(dense, group)
+    table = VocabularyParallelEmbedding(words, group)
     first = DeviceMesh(me.device.type, [0], mesh_dim_names=("tp",))
     outside = said(ValueError, parallelize, model, first) if me.rank else None
     x = torch.ones(2, 4)
@@ -99,8 +100,8 @@ def mistakes(me):
         "group for a mesh": said(TypeError, parallelize, model, group),
         "no mesh": said(TypeError, parallelize, model, None),
         "other model": said(TypeError, parallelize, nn.Linear(2, 2), mesh),
-        "mesh for a group": said(TypeError, ColumnParallelLinear, 4, 4, mesh),
-        "axis for a group": said(TypeError, RowParallelLinear, 4, 4, mesh["tp"]),
+        "mesh for a group": said(TypeError, ColumnParallelLinear, dense, mesh),
+        "axis for a group": said(TypeError, RowParallelLinear, dense, mesh["tp"]),
         "ids": said(TypeError, column, x.long()),
         "ids in rows": said(TypeError, row, x[:, :2].long()),
         "double": said(TypeError, column, x.double()),

@@ -60,7 +60,7 @@ class Order(TorchDispatchMode):
 def order_of_a_backward(me, overlap):
     group = dist.group.WORLD
     dense = randomized(nn.Linear(H, F, device=me.device), "w")
-    layer = ColumnParallelLinear.from_dense(dense, group, overlap=overlap)
+    layer = ColumnParallelLinear(dense, group, overlap=overlap)
     x = made("x", 5, H, device=me.device, grad=True)
     y = layer(x)
     with Order() as order:
