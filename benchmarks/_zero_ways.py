@@ -30,7 +30,7 @@ from course_lib.meta import memory_key
 from course_lib.peers.ways import ours, with_deepspeed
 from course_lib.peers.ways.ds_config import offload_sections
 from course_lib.peers.ways.launched import quiet, variables
-from course_lib.peers.ways.setting import NotThere, Setting
+from course_lib.peers.ways.setting import NotThere, WaySetting
 
 BATCHES = 8
 WARM = 3  # DDP's second step still broadcasts, and DeepSpeed's first steps differ from the others
@@ -179,7 +179,7 @@ def our_engine(task: Task, name: str, stage: str, place: str = "") -> Callable[[
     if place in ("cpu", "nvme"):
         folder = task.folder / "ours"
         folder.mkdir(exist_ok=True)
-        setting = Setting(3, "all" if place == "cpu" else place, folder=str(folder))
+        setting = WaySetting(3, "all" if place == "cpu" else place, folder=str(folder))
         settings["offload"] = ours.offload(setting)
     model = task.model()
     engine = zero.engine(

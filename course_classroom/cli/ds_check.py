@@ -17,7 +17,7 @@ import typer
 from course_classroom.cli.base import Json, app, stop
 
 if TYPE_CHECKING:
-    from course_lib.peers.deepspeed_config.check import Report
+    from course_lib.peers.deepspeed_config.check import ConfigReport
     from course_lib.peers.deepspeed_config.finding import Finding
     from course_lib.peers.deepspeed_config.memory import Forecast
     from course_lib.peers.deepspeed_config.schema import Schema
@@ -88,7 +88,7 @@ def ds_check(
 
 
 def _forecast(
-    report: Report, model: Path, world: int | None, arguments: dict | None
+    report: ConfigReport, model: Path, world: int | None, arguments: dict | None
 ) -> Forecast | None:
     """What the resolved config takes; a note on the report where that cannot be told. Only this
     needs torch."""
@@ -117,7 +117,7 @@ def _object(path: Path | None, option: str) -> dict | None:
     return document.value
 
 
-def _show(file: Path, report: Report, release: str) -> None:
+def _show(file: Path, report: ConfigReport, release: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -169,7 +169,7 @@ def _capitalised(message: str) -> str:
 
 def _fix(
     file: Path,
-    report: Report,
+    report: ConfigReport,
     known: Schema,
     world: int | None,
     arguments: dict | None,

@@ -51,7 +51,7 @@ def ladder(
     from course_lib.peers.deepspeed_config import walk
 
     try:
-        task = walk.Task.read(
+        task = walk.WalkTask.read(
             config, gpu_memory, host_memory, gpus=gpus, nodes=nodes, rows=rows, length=length,
             precision=precision,
         )  # fmt: skip

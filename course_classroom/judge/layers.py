@@ -24,7 +24,7 @@ from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 from course_lib.layout import cut
 from course_lib.layout.notation import Layout, Statement
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 
 STEPS = 2
 PATIENCE = 20  # times 10 ms: a backend may hold the copy that it made for a message a moment longer
@@ -221,7 +221,7 @@ def _step(
 ) -> dict:
     """One forward and, where something came back that leads back, one backward."""
     before, given = [leaf.detach().clone() for leaf in leaves.values()], deepcopy(also)
-    with contextlib.nullcontext() if wide is None else Watch() as memory:
+    with contextlib.nullcontext() if wide is None else StorageWatch() as memory:
         out, forward = bench.watched(lambda: function(*leaves.values(), *given, group))
     alive = 0 if wide is None else _alive(memory, wide)
     report = {**_back(out, leaves, dy, group), "forward": forward, "wide": alive}
@@ -275,7 +275,7 @@ def _layer(module: str) -> Layer:
     return importlib.import_module(module).LAYER
 
 
-def _alive(memory: Watch, least: int) -> int:
+def _alive(memory: StorageWatch, least: int) -> int:
     """How many storages of `least` bytes or more are left."""
     for _ in range(PATIENCE):
         found = sum(one.nbytes() >= least for one in memory.made_and_alive())

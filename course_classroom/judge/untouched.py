@@ -35,7 +35,7 @@ SETTINGS = {  # what sets them, and what is set
 _OURS = (
     "course_classroom.ranks.values",
     "course_classroom.judge.bench",
-    "course_lib.ledger.dispatch",
+    "course_lib.ledger.torch_calls",
 )
 _OURS += ("course_lib.ledger", "course_lib.memory", "course_lib.ranks", "course_lib.collectives")
 # The checks compute with them, in the process where the answer runs as well.

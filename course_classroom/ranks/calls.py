@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from course_lib.ledger.dispatch.operations import OPERATIONS, arguments, positions
+from course_lib.ledger.torch_calls.operations import OPERATIONS, arguments, positions
 
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 

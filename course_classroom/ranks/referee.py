@@ -21,9 +21,9 @@ from course_classroom.ranks import any_source
 from course_classroom.ranks.any_source import ANYTHING, AnySource
 from course_classroom.ranks.board import Board, Inbox
 from course_classroom.ranks.calls import Call, read_call
-from course_lib.ledger.dispatch import LightMode
-from course_lib.ledger.dispatch.operations import NAMESPACES
-from course_lib.ledger.dispatch.waits import WaitListener
+from course_lib.ledger.torch_calls import LightMode
+from course_lib.ledger.torch_calls.operations import NAMESPACES
+from course_lib.ledger.torch_calls.waits import WaitListener
 
 ENDED = ("done", "failed")
 PATIENCE = 0.5  # seconds; how long a call from C++ looks out for the others before it goes ahead

@@ -31,7 +31,7 @@ from course_classroom.ranks.carried import loop_variables
 from course_classroom.ranks.referee import Referee
 from course_classroom.ranks.threads import CellThreads
 from course_lib import ranks
-from course_lib.ledger.dispatch import listening
+from course_lib.ledger.torch_calls import listening
 
 OURS = ("me", "rank", "world", "device", "group", "torch", "dist")
 _LOOKED_AT = 20_000  # objects per variable in the search for dead groups

@@ -23,7 +23,7 @@ from course_lessons.lesson_00 import trial as first
 from course_lessons.lesson_02 import trial
 from course_lessons.lesson_02.trial import COLUMNS, ROWS, Owed, called, twice
 from course_lib.layout import span
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 
 SAYS = Page(__file__, "sharded_init")
 
@@ -76,7 +76,7 @@ def initial(function: Callable, group: Group, h: int, f: int, way: str, seed: in
 
     def call(k: int) -> tuple[dict, object]:
         torch.manual_seed(seed + k)
-        memory = Watch()
+        memory = StorageWatch()
 
         def draw() -> object:
             with memory:

@@ -22,7 +22,7 @@ from course_classroom.judge.layers import PATIENCE
 from course_classroom.judge.looking import THREE, TWO, fresh_seed
 from course_classroom.judge.words import Page
 from course_lib.collectives.call import Group
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 from course_lib.tensor_parallel.conjugates import copy, reduce
 
 HIDDEN, RATE = 7, 0.3
@@ -86,7 +86,7 @@ def train(
         for block, x in zip(blocks, xs, strict=True):
             block.begin()
             x = outs[-1] if stacked and outs else x
-            with Watch() as memory:
+            with StorageWatch() as memory:
                 out = function(block, x, private)
             if out is None:
                 return "nothing returned", {}
@@ -132,7 +132,7 @@ def twice(function: Callable, group: Group, seed: int) -> bool:
     return all(map(torch.equal, mine, stored))
 
 
-def _kept(memory: Watch, x: Tensor, out: Tensor) -> int:
+def _kept(memory: StorageWatch, x: Tensor, out: Tensor) -> int:
     """How many tensors as large as x a call has left, beside its result, copies of x and states."""
     state, result = torch.get_rng_state().nbytes, out.untyped_storage()._cdata
     raw = x.detach().contiguous().flatten().view(torch.uint8)

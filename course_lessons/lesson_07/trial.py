@@ -20,7 +20,7 @@ from course_classroom.judge.layers import agreed
 from course_lib.collectives.call import Group
 from course_lib.layout import span
 from course_lib.ledger import ledger
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 
 STEPS, RATE, HIDDEN = 3, 0.3, 5
 TOKENS = (18, 30)  # divide by 2 and 3, so that a budget is a whole number; as wide as no shard
@@ -112,7 +112,7 @@ class Case:
         return found
 
 
-class Made(Watch):
+class Made(StorageWatch):
     """Notes the memory of every tensor that comes into being: the largest, and what stays."""
 
     def largest(self) -> int:

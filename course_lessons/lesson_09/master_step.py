@@ -22,7 +22,7 @@ from course_lessons.lesson_09.each import judged, value_of
 from course_lib.collectives.call import Group
 from course_lib.layout import flat
 from course_lib.memory import held, peak
-from course_lib.memory.settled import wait_until_settled
+from course_lib.memory.release_wait import wait_until_settled
 
 STEPS, RATE, MOMENTUM = 6, 2e-4, 0.9
 SLACK = 16  # numbers of 8 bytes beside the two messages: a count

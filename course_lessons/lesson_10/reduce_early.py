@@ -17,8 +17,8 @@ from course_classroom.judge.looking import ITEM
 from course_lessons.lesson_10.descent import Step, bucket, padded, steps
 from course_lib.collectives.call import Group
 from course_lib.ledger import ledger
-from course_lib.memory.settled import wait_until_settled
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
+from course_lib.memory.release_wait import wait_until_settled
 
 DEPTH, ROWS, STEPS = 16, 2, 2
 LATE, WIDE = 2, 5  # the place in the list of the layer that runs first; one with many inputs
@@ -81,9 +81,9 @@ def train(function: Callable, group: Group, *sizes: int) -> list[dict]:
     net, reports, kept = Net(*sizes, group.size()), [], []
     for step in net.steps:
         loss, given = net.loss(step.number, group.rank()), list(net.parameters)
-        watch, alive = Watch(), []
+        watch, alive = StorageWatch(), []
 
-        def came(p: Tensor, watch: Watch = watch, alive: list = alive) -> None:
+        def came(p: Tensor, watch: StorageWatch = watch, alive: list = alive) -> None:
             alive.append(_made(watch, net.allowed))
 
         hooks = [p.register_post_accumulate_grad_hook(came) for p in given]
@@ -121,7 +121,7 @@ def train(function: Callable, group: Group, *sizes: int) -> list[dict]:
     return reports
 
 
-def _made(watch: Watch, enough: int) -> int:
+def _made(watch: StorageWatch, enough: int) -> int:
     """Bytes that the backward has made so far and that are alive. A backend's thread may hold the
     copy that it made for a message a moment longer, so more than `enough` is looked at again."""
     if (found := sum(one.nbytes() for one in watch.made_and_alive())) > enough:

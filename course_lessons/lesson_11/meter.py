@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 
 PATIENCE = 20  # times 10 ms
 
@@ -12,7 +12,7 @@ PATIENCE = 20  # times 10 ms
 class Meter:
     """Counts what was made under `watch`, is alive, and has `least` bytes or more."""
 
-    def __init__(self, watch: Watch, least: int):
+    def __init__(self, watch: StorageWatch, least: int):
         self.watch, self.least, self.patience = watch, least, PATIENCE
 
     def now(self, most: int) -> int:

@@ -16,7 +16,7 @@ from course_classroom.judge.answer import Answer
 from course_classroom.judge.judge import Judge, on, refuse_none
 from course_lessons.lesson_11.meter import Meter
 from course_lib.collectives.call import Group
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 
 STEPS, RATE = 3, 0.1  # in the third step there is another stack at the same time
 SENT = {"all_gather", "reduce_scatter"}  # in a backward
@@ -87,7 +87,7 @@ def run(function: Callable, group: Group, widths: list[int], b: int, seed: int) 
     two layers, in both directions, the meter counts what is as large as a whole weight."""
     dense, rank = Dense(widths, b, group.size(), seed), group.rank()
     wanted = [one.numel() for one in dense.pieces(dense.start, rank)]
-    with Watch() as watch:
+    with StorageWatch() as watch:
         layers = dense.layers()
         meter = Meter(watch, min(weight.nbytes for weight, _ in dense.parts(dense.start)))
         out, _ = bench.watched(lambda: function(layers, group))

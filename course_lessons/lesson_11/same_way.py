@@ -15,7 +15,7 @@ from course_classroom.judge.judge import Judge, on, refuse_none
 from course_lessons.lesson_11.meter import Meter
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 
 SAYS = words.Page(__file__, "same_way")
 LAYERS, CALLS = 7, 3
@@ -94,7 +94,7 @@ def run(function: Callable, group: Group, b: int, h: int, seed: int) -> dict:
     """Some batches, one after another, with other wishes each time."""
     n, rank = group.size(), group.rank()
     given, calls = Batches(b, h, n, seed), []
-    with Watch() as watch:
+    with StorageWatch() as watch:
         for x, wanted in zip(given.xs[:, rank], given.wanted, strict=True):
             meter = Meter(watch, given.weights[0].nbytes)
             log = {"gathers": 0, "number": 0, "told": "", "now": 0, "most": 0, "kept": 0}

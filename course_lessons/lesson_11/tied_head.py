@@ -16,7 +16,7 @@ from course_classroom.judge.judge import Judge, on, refuse_none
 from course_lessons.lesson_11.meter import Meter
 from course_lib import zero
 from course_lib.collectives.call import Group
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 
 SAYS = words.Page(__file__, "tied_head")
 STEPS, RATE, BLOCKS = 3, 0.05, 2
@@ -73,7 +73,7 @@ def _train(function: Callable, dense: Dense, group: Group) -> dict:
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
     report = {"rank": rank, "steps": [], "promise": False, "extra": 0}
     others = [nn.Embedding.from_pretrained(t, freeze=False) for t in dense.other_tables]
-    with Watch() as watch:
+    with StorageWatch() as watch:
 
         def head(tokens: nn.Embedding) -> nn.Module:
             # Another model's head before this one and one after it: what is kept is met again.

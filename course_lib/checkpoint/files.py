@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from course_lib.checkpoint.crc import Shares
 from course_lib.layout import Box
-from course_lib.pretrained.header import CheckpointError, Slot
+from course_lib.pretrained.header import CheckpointError, FileSlot
 from course_lib.pretrained.writer import FileSet
 
 SHARD_BYTES = 5e9  # of a file, as transformers writes them
@@ -41,7 +41,7 @@ def runs(shape: Sequence[int], box: Box) -> Iterator[tuple[int, int]]:
         yield first + sum(starts), length
 
 
-class Counted:
+class CountedRuns:
     """Counts what was written or read of the tensors of one set of files."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Counted:
         self.bytes = 0
         self._crc = Shares()
 
-    def count(self, name: str, slot: Slot, pieces: Iterable[tuple[int, memoryview]]) -> None:
+    def count(self, name: str, slot: FileSlot, pieces: Iterable[tuple[int, memoryview]]) -> None:
         """Add the share of (start, bytes) of a tensor; the starts are in order."""
         self.shares[name] ^= self._crc.of(pieces, slot.stop - slot.start)
 
 
-def report_of(counted: Counted) -> dict[str, dict[str, int]]:
+def report_of(counted: CountedRuns) -> dict[str, dict[str, int]]:
     return {"shares": dict(counted.shares), "elements": dict(counted.elements)}
 
 

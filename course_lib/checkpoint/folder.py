@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from course_lib.checkpoint.agreed import about
+from course_lib.checkpoint.shared_errors import about
 from course_lib.files import sync_folder, write_whole
 from course_lib.pretrained.header import CheckpointError
 

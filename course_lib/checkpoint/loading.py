@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.checkpoint import folder, sums
-from course_lib.checkpoint.agreed import agreed, merged
+from course_lib.checkpoint import checksums, folder
+from course_lib.checkpoint.contents import MASTER, VALUE, Label
+from course_lib.checkpoint.engine_record import check_groups, goes_on, record_of
 from course_lib.checkpoint.files import of_all
 from course_lib.checkpoint.logical import buffers_of, stored_as, stored_shapes, tensors_of
-from course_lib.checkpoint.planned import MASTER, VALUE, Label
-from course_lib.checkpoint.recorded import check_groups, goes_on, record_of
-from course_lib.checkpoint.saved import KINDS, Saved
+from course_lib.checkpoint.open_checkpoint import KINDS, OpenCheckpoint
+from course_lib.checkpoint.shared_errors import agreed, merged
 from course_lib.checkpoint.streams import restore_streams
 from course_lib.pretrained.header import CheckpointError
 from course_lib.zero import Engine
@@ -58,10 +58,10 @@ def load(
         with agreed(groups, not_read):
             record = record_of(path)
             if torch.distributed.get_rank() == 0:  # the small files that a rank has no use for
-                small = sums.read(path, lambda: folder.remedy(path))
-                sums.check(path, small, lambda: folder.remedy(path))
+                small = checksums.read(path, lambda: folder.remedy(path))
+                checksums.check(path, small, lambda: folder.remedy(path))
         with agreed(groups, not_read):
-            saved = stack.enter_context(Saved(path, verify=verify))
+            saved = stack.enter_context(OpenCheckpoint(path, verify=verify))
             reading = Reading(saved, record, engine, mesh)
             if counters:
                 check_groups(path, record, engine)
@@ -92,7 +92,7 @@ def load(
 class Reading:
     """What this rank takes out of a checkpoint: `slots` and `read` are what `put_own` asks for."""
 
-    def __init__(self, saved: Saved, record: Mapping, engine: Engine, mesh: DeviceMesh):
+    def __init__(self, saved: OpenCheckpoint, record: Mapping, engine: Engine, mesh: DeviceMesh):
         self.saved, self.engine = saved, engine
         self.scalars: Mapping = record["scalars"]
         self.tensors = tensors_of(engine, mesh)

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.checkpoint import folder, sums
-from course_lib.checkpoint.agreed import about, agreed, merged, not_written, union
+from course_lib.checkpoint import checksums, folder
+from course_lib.checkpoint.box_writer import BoxWriter, Takes, make
+from course_lib.checkpoint.contents import MODEL, OPTIMIZER, VALUE, Contents, Label
 from course_lib.checkpoint.crc import crc32
+from course_lib.checkpoint.engine_record import groups_of
 from course_lib.checkpoint.files import SHARD_BYTES, TENSORS, of_all, report_of, vouched
-from course_lib.checkpoint.pen import Pen, Takes, make
-from course_lib.checkpoint.planned import MODEL, OPTIMIZER, VALUE, Label, Planned
-from course_lib.checkpoint.recorded import groups_of
+from course_lib.checkpoint.shared_errors import about, agreed, merged, not_written, union
 from course_lib.checkpoint.streams import streams_of
 from course_lib.files import sync_file
 from course_lib.gpt import GPT
@@ -62,7 +62,7 @@ def save(
                 folder.begin(top, step)
                 make(part, list(planned.files.values()))
         with contextlib.ExitStack() as stack:
-            pens = {n: stack.enter_context(Pen(part, f)) for n, f in planned.files.items()}
+            pens = {n: stack.enter_context(BoxWriter(part, f)) for n, f in planned.files.items()}
 
             def write() -> Written:
                 scalars = write_own(planned, engine, pens)
@@ -113,15 +113,15 @@ def check_numbers(step: int, keep: int) -> None:
         raise ValueError(f"keep={keep!r}: of how many stay, the new one is one; take 1 or more")
 
 
-def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Planned:
+def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Contents:
     """The plan of a checkpoint, once it is known that copies are the same on all tp ranks."""
     tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
     if engine.stage < 3 and tp is not None and tp.size() > 1:
         check_replicas(engine.module, tp)
-    return Planned(engine, mesh, shard_bytes)
+    return Contents(engine, mesh, shard_bytes)
 
 
-def write_own(planned: Planned, engine: Engine, pens: Mapping[str, Takes]) -> dict[str, dict]:
+def write_own(planned: Contents, engine: Engine, pens: Mapping[str, Takes]) -> dict[str, dict]:
     """Write this rank's tensors; the states that are single numbers, {name: {key: [x, dtype]}}."""
     scalars: dict[str, dict] = {}
     for text, x in engine.own_tensors():
@@ -152,7 +152,7 @@ def small_files(
         "form": folder.FORM,
         "step": step,
         "mesh": {name: mesh.get_group(name).size() for name in mesh.mesh_dim_names},
-        "checksums": sums.SUMS,
+        "checksums": checksums.SUMS,
         **record,
         "optimizer": type(engine.optimizer).__name__,
         "engine": engine.counters(),
@@ -167,7 +167,7 @@ def small_files(
     return texts
 
 
-def finish(part: Path, planned: Planned, written: Written, texts: Mapping[str, str]) -> None:
+def finish(part: Path, planned: Contents, written: Written, texts: Mapping[str, str]) -> None:
     """Write the small files, and what vouches for all of them."""
     files_of: dict = {"form": folder.FORM, "files": {}}
     for name in (MODEL, OPTIMIZER):
@@ -178,9 +178,9 @@ def finish(part: Path, planned: Planned, written: Written, texts: Mapping[str, s
         files_of[name] = vouched(written.reports[name], files)
         texts = {**texts, **files.index}
     texts = {**texts, TENSORS: json.dumps(files_of, indent=1)}
-    every = {name: sums.of_bytes(text.encode()) for name, text in texts.items()}
+    every = {name: checksums.of_bytes(text.encode()) for name, text in texts.items()}
     record = texts.pop(folder.RECORD)  # which makes a checkpoint of a folder, so it comes last
-    put_all(part, {**texts, sums.SUMS: sums.as_text(every), folder.RECORD: record})
+    put_all(part, {**texts, checksums.SUMS: checksums.as_text(every), folder.RECORD: record})
 
 
 def put_all(part: Path, texts: Mapping[str, str]) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from course_lib.checkpoint import deepspeed_files
+from course_lib.checkpoint.engine_record import record_of
 from course_lib.checkpoint.folder import LATEST, RECORD, last
-from course_lib.checkpoint.recorded import record_of
-from course_lib.checkpoint.saved import Saved
+from course_lib.checkpoint.open_checkpoint import OpenCheckpoint
 from course_lib.pretrained.config import from_transformers
 from course_lib.pretrained.header import STORED, CheckpointError, read_json
 from course_lib.pretrained.names import weights_of
@@ -114,7 +114,7 @@ def _of_deepspeed(files: deepspeed_files.DeepSpeedFiles, config: dict | None) ->
 def _of_ours(step: Path, config: dict | None, stack: contextlib.ExitStack) -> Source:
     """The files of weights in Hugging Face's names; the master copies beside, in our own."""
     about = {"kind": "course", "path": str(step), "step": record_of(step).get("step"), "notes": []}
-    saved = stack.enter_context(Saved(step))
+    saved = stack.enter_context(OpenCheckpoint(step))
     saved.check(lambda stem, name: stem == "model" or name.endswith(MASTER))  # all that is used
     entries = {name: _entry(saved.model.file, name) for name in saved.model.slots}
     masters = [name for name in saved.optimizer.slots if name.endswith(MASTER)]

@@ -18,7 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
-from course_lib.ledger.dispatch import OPERATIONS, LightMode, handle
+from course_lib.ledger.torch_calls import OPERATIONS, LightMode, handle
 from course_lib.memory.storages import plain_tensors
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

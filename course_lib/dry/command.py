@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from course_lib.dry.shapes import Sized, parse
 from course_lib.dry.step import DryRun, run
 from course_lib.ledger.table import aligned
-from course_lib.memory.words import in_bytes, rounded
+from course_lib.memory.formatting import in_bytes, rounded
 from course_lib.train.options import Refused, parser
 
 PROG = "course dry-run"

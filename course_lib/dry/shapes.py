@@ -96,7 +96,7 @@ def check(options: Sized, world: int, rank: int) -> None:
         )
 
 
-class Rows:
+class ShapeBatches:
     """Micro-batches without numbers, of this rank's share of the rows."""
 
     def __init__(self, options: Options, mesh: DeviceMesh):

@@ -17,13 +17,13 @@ import torch
 from course_lib import ranks
 from course_lib.dry.alone import alone
 from course_lib.dry.as_on_cpu import AsOnCpu, UnderWay
-from course_lib.dry.shapes import Rows, Sized, check, sized
+from course_lib.dry.shapes import ShapeBatches, Sized, check, sized
 from course_lib.ledger.forms import Bytes
 from course_lib.tensor_parallel.randomness import mix, seed_all
 from course_lib.train import program
-from course_lib.train.measured import APART, Meter, Verbs
 from course_lib.train.model import make_model
 from course_lib.train.options import Options
+from course_lib.train.step_meter import APART, Meter, VerbCounts
 
 NOWHERE = Path("runs")  # names the files of an offload, of which none is made
 STEPS = 2
@@ -50,7 +50,7 @@ class DryRun:
     sent: Bytes
     sent_by_axis: dict[str, Bytes]
     sent_beside: Bytes
-    verbs: Sequence[Verbs]
+    verbs: Sequence[VerbCounts]
     estimate: dict
     seconds: float
 
@@ -87,7 +87,7 @@ def run(options: Options, world: int, rank: int = 0) -> DryRun:
     with torch.random.fork_rng(devices=()), AsOnCpu(), alone(world, rank) as me, UnderWay():
         mesh = ranks.mesh(me, dp=dp, tp=tp)
         model, fill = make_model(options, me, mesh)
-        text, meter = Rows(options, mesh), Meter(options, mesh, model, NOWHERE)
+        text, meter = ShapeBatches(options, mesh), Meter(options, mesh, model, NOWHERE)
         optimizer = program.make_optimizer(options, model, fused=False)
         with program.make_engine(options, mesh, model, fill, optimizer, NOWHERE) as engine:
             for done in range(STEPS):
@@ -95,6 +95,6 @@ def run(options: Options, world: int, rank: int = 0) -> DryRun:
                 with meter.step(engine):
                     program.one_step(options, engine, text, mesh, SimpleNamespace(asked=False))
             parameters = sum(slot.numel for slot in engine.partition.slots())
-    report = {**meter.report, "verbs": [Verbs(**row) for row in meter.report["verbs"]]}
+    report = {**meter.report, "verbs": [VerbCounts(**row) for row in meter.report["verbs"]]}
     seconds = time.perf_counter() - began
     return DryRun(world, dp=dp, tp=tp, parameters=parameters, seconds=seconds, **report)

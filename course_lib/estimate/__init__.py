@@ -4,17 +4,17 @@ In the order of reading: shape, deepspeed, memory, over_tp, activations, peak, t
 fit, ladder. Lesson 12.
 """
 
-from course_lib.estimate.activations import Kept, kept
+from course_lib.estimate.activations import ActivationBytes, kept
 from course_lib.estimate.memory import RULES, Rule, States, per_parameter, states
 from course_lib.estimate.over_tp import generation_bytes, tensor_parallel_bytes
-from course_lib.estimate.peak import Peak, step_peak
+from course_lib.estimate.peak import PeakEstimate, step_peak
 from course_lib.estimate.shape import Shape, shape_of, sketch
 from course_lib.estimate.traffic import must_bytes, offload_bytes
 
 __all__ = [
     "RULES",
-    "Kept",
-    "Peak",
+    "ActivationBytes",
+    "PeakEstimate",
     "Rule",
     "Shape",
     "States",

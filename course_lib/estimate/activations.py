@@ -16,7 +16,7 @@ RNG = 5056  # bytes: the state of the CPU's generator, kept for each block that 
 
 
 @dataclass(frozen=True)
-class Kept:
+class ActivationBytes:
     """Bytes on one rank, for `rows` sequences of `length` tokens.
 
     `attention` and `mlp` are one block's halves, each with its norm; `entry` a block's input, which
@@ -58,7 +58,7 @@ def kept(
     sequence: bool = False,
     keep: bool = True,
     fused: bool = False,
-) -> Kept:
+) -> ActivationBytes:
     """The bytes of a training forward on rank `rank` of `tp`, `width` for a number.
 
     `sequence` and `keep` are those of `parallelize`, `fused` that of the loss: it keeps the head's
@@ -92,7 +92,7 @@ def kept(
     looked_up = 9 * tokens if tp > 1 else 0  # which of its rows a rank's table gives, and a mask
     loss = 12 * tokens if fused else 0  # the targets, and each token's share of the softmax
     places = 8 * length if config.position == "learned" else 0  # which positions were looked up
-    return Kept(
+    return ActivationBytes(
         config.layers,
         attention=entry + norm + joins + core + drop,
         mlp=entry + norm + joins + inner + drop,

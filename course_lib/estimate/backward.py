@@ -26,7 +26,7 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Event:
+class BackwardStretch:
     """A stretch of the backward: what lies in memory during it, which gradients it gives."""
 
     name: str
@@ -37,7 +37,9 @@ class Event:
     last: bool = False  # nothing flows on: when its gradients are sent, nothing else is there
 
 
-def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Iterator[Event]:
+def events(
+    model: GPT, rows: int, length: int, *, cut: Cut | None = None
+) -> Iterator[BackwardStretch]:
     """The backward of a decoder in stretches, from the loss to the table of words."""
     config, whole = model.config, cut or Cut()
     width = model.norm.weight.element_size()
@@ -51,13 +53,15 @@ def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Ite
     tied = model.head.weight is model.tokens.weight
     head, layers = model.head.weight, config.layers
     everything = one.layers * one.between + one.ends
-    yield Event("loss", everything + one.logits, _of_loss(one.logits, width, cut), (), (head,))
+    yield BackwardStretch(
+        "loss", everything + one.logits, _of_loss(one.logits, width, cut), (), (head,)
+    )
     extra = one.logits + stream + scattered + (head.nbytes if tied or whole.fused else 0)
-    yield Event("head", everything, extra, () if tied else (head,), (head,))
+    yield BackwardStretch("head", everything, extra, () if tied else (head,), (head,))
     later = head.nbytes if tied else 0  # what the head gave waits for what the table will
     norm = tuple(model.norm.parameters())
     norms = stream if config.norm == "layer" else (4 + (width < 4)) * NARROW * part.tokens * h
-    yield Event("norm", everything, later + stream + norms, norm, norm)
+    yield BackwardStretch("norm", everything, later + stream + norms, norm, norm)
     swiglu = config.activation == "swiglu"
     inner = part.inner * tokens * width
     narrow = tokens * (part.heads + 2 * part.kv_heads) * config.head_size * width
@@ -70,17 +74,23 @@ def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Ite
         rest = tuple(p for p in every if p not in {*down, *up})
         name, there = f"block {i}", below + one.block
         if config.recompute and whole.sequence:  # up to the sum behind the block
-            yield Event(f"{name}, run again", there, later + 2 * stream + scattered, (), every)
-        yield Event(f"{name}, down", there, later + stream + wide + max(laid, inner), down, every)
+            yield BackwardStretch(
+                f"{name}, run again", there, later + 2 * stream + scattered, (), every
+            )
+        yield BackwardStretch(
+            f"{name}, down", there, later + stream + wide + max(laid, inner), down, every
+        )
         gone, made = (4, 2) if swiglu else (2, 1)  # of what the MLP has kept; its input's gradient
         work = later + stream + max(norms, stream + scattered + made * inner)
-        yield Event(f"{name}, up", there - gone * inner, work, up, every)
+        yield BackwardStretch(f"{name}, up", there - gone * inner, work, up, every)
         there = below + one.attention
         work = later + stream + max(norms, stream + scattered + 2 * narrow)
-        yield Event(f"{name}, attention", there, work, rest, every)
+        yield BackwardStretch(f"{name}, attention", there, work, rest, every)
     if model.positions is not None:
-        yield Event("positions", 0, later + stream, tuple(model.positions.parameters()))
-    yield Event("tokens", 0, later + stream + wide + laid, (model.tokens.weight,), last=True)
+        yield BackwardStretch("positions", 0, later + stream, tuple(model.positions.parameters()))
+    yield BackwardStretch(
+        "tokens", 0, later + stream + wide + laid, (model.tokens.weight,), last=True
+    )
 
 
 def _of_loss(logits: int, width: int, cut: Cut | None) -> int:

@@ -25,7 +25,7 @@ GB = 1 << 30  # the tables' gigabyte
 
 
 @dataclass(frozen=True)
-class Row:
+class EstimateRow:
     """One line of the table: what is offloaded, how the model is built, and what that takes.
 
     `cpu` is for each host and `gpu` for each GPU, in bytes. `zero_init`: the model is cut while it
@@ -99,14 +99,16 @@ def stage_2(
 
 def table(
     params: int, largest_layer: int, gpus: int = 1, nodes: int = 1, *, stage: int = 3
-) -> list[Row]:
+) -> list[EstimateRow]:
     """The estimator's lines, in its order: from all offloaded to none."""
     if stage not in (2, 3):
         raise ValueError(f"stage={stage}: the estimator knows the stages 2 and 3")
     word = {True: "cpu", False: "none"}
     if stage == 2:
         return [
-            Row("none", word[states], None, *stage_2(params, gpus, nodes, offload_optimizer=states))
+            EstimateRow(
+                "none", word[states], None, *stage_2(params, gpus, nodes, offload_optimizer=states)
+            )
             for states in (True, False)
         ]
     rows = []
@@ -114,7 +116,7 @@ def table(
         for init in (True, False):
             how = {"offload_optimizer": states, "offload_param": param, "zero_init": init}
             sizes = stage_3(params, largest_layer, gpus, nodes, **how)
-            rows.append(Row(word[param], word[states], int(init), *sizes))
+            rows.append(EstimateRow(word[param], word[states], int(init), *sizes))
     return rows
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from course_lib.estimate.setting import Needs, Setting, of_each
 from course_lib.estimate.shape import Shape, shape_of
-from course_lib.estimate.time.costs import Counted
+from course_lib.estimate.time.costs import ModelCounts
 from course_lib.estimate.time.machine import Place
 from course_lib.estimate.traffic import FAST, LEAN
 from course_lib.gpt import Config
@@ -53,7 +53,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Nodes:
     """`nodes` with `gpus` each; bytes of a GPU, and of a node's host memory where it is known."""
 
     gpu_bytes: int
@@ -94,7 +94,7 @@ def settings(rows: int, precision: str) -> Iterator[tuple[str, Setting]]:
         yield name, now
 
 
-def ladder(model: Config | Shape, machine: Machine, rows: int, length: int, **how) -> list[Rung]:
+def ladder(model: Config | Shape, machine: Nodes, rows: int, length: int, **how) -> list[Rung]:
     """Every rung for `rows` sequences of `length` tokens on each GPU, from `precision` on."""
     found: list[Rung] = []
     for name, setting in settings(rows, how.get("precision", "bfloat16")):
@@ -108,7 +108,7 @@ def first_that_fits(rungs: Sequence[Rung]) -> Rung | None:
     return next((rung for rung in rungs if rung.fits), None)
 
 
-def back_up(model: Config | Shape, machine: Machine, rung: Rung, length: int) -> Setting:
+def back_up(model: Config | Shape, machine: Nodes, rung: Rung, length: int) -> Setting:
     """The rung with as many rows at once as fit: fewer, larger micro-batches are faster."""
     total = rung.setting.rows * rung.setting.accumulate
     for rows in range(total, rung.setting.rows, -1):
@@ -119,7 +119,7 @@ def back_up(model: Config | Shape, machine: Machine, rung: Rung, length: int) ->
     return rung.setting
 
 
-def enough(model: Config | Shape, machine: Machine, setting: Setting, length: int) -> int | None:
+def enough(model: Config | Shape, machine: Nodes, setting: Setting, length: int) -> int | None:
     """How many GPUs a setting needs to fit, in nodes like this one; None: what is whole on each GPU
     is too much, however many there are."""
     shape = shape_of(model) if isinstance(model, Config) else model
@@ -137,7 +137,7 @@ def enough(model: Config | Shape, machine: Machine, setting: Setting, length: in
     return machine.gpus * bisect_left(range(nodes), True, lo=nodes // 2 + 1, key=fits)
 
 
-def longest(model: Config | Shape, machine: Machine, setting: Setting, length: int) -> int | None:
+def longest(model: Config | Shape, machine: Nodes, setting: Setting, length: int) -> int | None:
     """The longest sequences, halved again and again, with which a setting fits, if any."""
     while length > 1 and isinstance(model, Config):
         length //= 2
@@ -146,18 +146,18 @@ def longest(model: Config | Shape, machine: Machine, setting: Setting, length: i
     return None
 
 
-def needs_of(model: Config | Shape, setting: Setting, machine: Machine, length: int) -> Needs:
+def needs_of(model: Config | Shape, setting: Setting, machine: Nodes, length: int) -> Needs:
     """What one step takes; with its activations for a decoder of ours."""
     if isinstance(model, Config):
         return _of_config(model, setting, machine, length)
     return _of_shape(model, setting, machine)
 
 
-def _of_config(config: Config, setting: Setting, machine: Machine, length: int) -> Needs:
+def _of_config(config: Config, setting: Setting, machine: Nodes, length: int) -> Needs:
     n, params = machine.world, shape_of(config).params
     ranks = range(n) if n <= RANKS and params <= SMALL else (0,)
     place, keep = Place(1, n, machine.gpus), _keep(params, setting)
-    counted = [Counted(config, setting, place, rank, keep) for rank in ranks]
+    counted = [ModelCounts(config, setting, place, rank, keep) for rank in ranks]
     needs = counted[0].needs(setting, place, length)
     peaks = [needs.gpu, *(other.peak(setting, place, length) for other in counted[1:])]
     return replace(needs, gpu=max(peaks), **counted[0].moved(setting.accumulate))
@@ -170,7 +170,7 @@ def _keep(params: int, setting: Setting) -> int:
     return FAST if params <= LIVE else LIVE * setting.width
 
 
-def _of_shape(shape: Shape, setting: Setting, machine: Machine) -> Needs:
+def _of_shape(shape: Shape, setting: Setting, machine: Nodes) -> Needs:
     n, width, k = machine.world, setting.width, setting.accumulate
     each = of_each(setting, n)
     device, host, disk = (-int(-cost * shape.params // 1) for cost in each)

@@ -19,12 +19,12 @@ from course_lib.estimate.shape import sketch_of
 from course_lib.gpt import Config
 from course_lib.memory import TIERS
 from course_lib.zero import Partition, Precision, partition
+from course_lib.zero.offload.file_layout import FileLayout
 from course_lib.zero.offload.files import ALIGN
-from course_lib.zero.offload.layout import Layout
 from course_lib.zero.offload.pipeline import SETS
-from course_lib.zero.offload.plan import Plan
+from course_lib.zero.offload.plan import OffloadPlan
 from course_lib.zero.offload.units import AHEAD
-from course_lib.zero.partition import BUCKET, Bucket, Piece, end_to_end
+from course_lib.zero.partition import BUCKET, Bucket, BucketPiece, end_to_end
 from course_lib.zero.refusals import check_numbers
 from course_lib.zero.stage3 import choose_units
 from course_lib.zero.stage3.options import PERSIST
@@ -51,7 +51,7 @@ class Zero(NamedTuple):
     rank: int
     master: bool  # a float32 copy is updated
     rule: Rule
-    plan: Plan | None
+    plan: OffloadPlan | None
 
     @property
     def home(self) -> str | None:
@@ -78,7 +78,7 @@ class States:
     partition: Partition = field(repr=False)
     outline: nn.Module = field(repr=False)
     kept: Set[Bucket] = field(default=frozenset(), repr=False)
-    files: Mapping[Bucket, Layout] = field(default_factory=dict, repr=False)
+    files: Mapping[Bucket, FileLayout] = field(default_factory=dict, repr=False)
     modules: Mapping[Bucket, nn.Module] = field(default_factory=dict, repr=False)  # of its units
 
     def total(self, *, alive: bool = False) -> int:
@@ -108,7 +108,7 @@ def states(
     rank: int = 0,
     precision: str | Precision = "as is",
     optimizer: str | Rule = "adamw",
-    offload: str | Mapping | Plan | None = None,
+    offload: str | Mapping | OffloadPlan | None = None,
     bucket_bytes: int = BUCKET,
     units: Sequence[nn.Module] | None = None,
     persist: int = PERSIST,
@@ -120,7 +120,7 @@ def states(
     counted.
     """
     check_numbers(stage, 1, None)
-    plan, precision = Plan.named(offload, stage), Precision.named(precision)
+    plan, precision = OffloadPlan.named(offload, stage), Precision.named(precision)
     if not 0 <= rank < n:
         raise ValueError(f"rank={rank} is none of the {n} ranks 0 to {n - 1}")
     rule = optimizer if isinstance(optimizer, Rule) else RULES.get(optimizer)
@@ -152,7 +152,7 @@ class _Count:
         self.zero = zero
         self.between: Counter = Counter()  # (kind, tier) to bytes
         self.add: Counter = Counter()
-        self.layouts: dict[Bucket, Layout] = {}
+        self.layouts: dict[Bucket, FileLayout] = {}
         self.reads: list[int] = []  # bytes of the shards that are read from files
         self.updates = False  # whether a file of this rank has something trained
 
@@ -184,7 +184,7 @@ class _Count:
         elif trained and zero.stage >= 2:  # the sum for the whole shard, padding and all
             self.add["gradients", tier] += bucket.cut.shard * width
 
-    def _in_a_file(self, bucket: Bucket, own: int, trained: list[Piece]) -> None:
+    def _in_a_file(self, bucket: Bucket, own: int, trained: list[BucketPiece]) -> None:
         if not own:
             return
         zero, lent = self.zero, self.zero.lent
@@ -192,7 +192,9 @@ class _Count:
         names = [f"state {i}" for i in range(zero.rule.states)] if trained else []
         half = bucket.dtype if zero.master and lent == "nvme" else None
         spans = [(piece.at, piece.at + piece.numel) for piece in trained]
-        layout = Layout(own, dtype, dict.fromkeys(names, dtype), half, dict.fromkeys(names, spans))
+        layout = FileLayout(
+            own, dtype, dict.fromkeys(names, dtype), half, dict.fromkeys(names, spans)
+        )
         self.layouts[bucket] = layout
         self.updates = self.updates or bool(trained)
         self.between["files", "disk"] += layout.nbytes

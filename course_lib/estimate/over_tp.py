@@ -18,7 +18,7 @@ from course_lib.tensor_parallel.qkv_layout import shares
 OFFER = 16  # bytes of an entry that a rank offers: its value and its id, in float64
 
 
-class Part(NamedTuple):
+class RankShare(NamedTuple):
     """What a rank has of a model: `tokens` between the cut layers, heads, columns of the MLP,
     entries of the vocabulary."""
 
@@ -31,13 +31,13 @@ class Part(NamedTuple):
 
 def part_of(
     config: Config, rows: int, length: int, tp: int, rank: int, *, sequence: bool = False
-) -> Part:
+) -> RankShare:
     """The part of rank `rank` of `tp`, with `rows` sequences of `length` tokens."""
     check_cut(config, length, tp, rank)
     share = shares(config.heads, config.kv_heads, tp)[rank]
     inner, words = (cut(size, tp)[rank] for size in (config.inner, config.vocabulary))
     tokens = rows * (cut(length, tp)[rank] if sequence else length)
-    return Part(tokens, share.heads, share.kv_heads, inner, words)
+    return RankShare(tokens, share.heads, share.kv_heads, inner, words)
 
 
 def tensor_parallel_bytes(

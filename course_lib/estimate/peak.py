@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from course_lib.collectives.agreement import summing
-from course_lib.estimate.backward import Cut, Event, events
+from course_lib.estimate.backward import BackwardStretch, Cut, events
 from course_lib.estimate.memory import States, states
 from course_lib.gpt import GPT, Config
 from course_lib.zero.partition import IN_FLIGHT, Bucket
@@ -22,7 +22,7 @@ TEMPORARIES = 2  # as large as a part, while Adam divides by the root of its sec
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakEstimate:
     """`held` between steps, and at the highest point of one: `activations`, and `working`, which is
     gradients, buckets, gathered units, an operation's own. `where` names that point."""
 
@@ -47,7 +47,7 @@ def step_peak(
     cut: Cut | None = None,
     held: States | None = None,
     **zero: object,
-) -> Peak:
+) -> PeakEstimate:
     """The device's peak in a step of `model` on `rows` sequences of `length` tokens; `zero` are the
     options of `states`, or `held` is what it has counted already.
 
@@ -62,7 +62,7 @@ def step_peak(
     points = [(event.activations, working, event.name) for event, working in walk]
     points.append((0, way.update(), "update"))
     activations, working, where = max(points, key=lambda point: point[0] + point[1])
-    return Peak(held.by_tier()["device"], activations, working, where)
+    return PeakEstimate(held.by_tier()["device"], activations, working, where)
 
 
 class _Way:
@@ -88,7 +88,7 @@ class _Way:
             if keep and sum(map(size, self.whole)) + size(unit) <= keep:
                 self.whole.add(unit)
 
-    def walk(self, backward: Iterator[Event]) -> Iterator[tuple[Event, int]]:
+    def walk(self, backward: Iterator[BackwardStretch]) -> Iterator[tuple[BackwardStretch, int]]:
         """Each stretch, and the bytes at its highest point beside activations."""
         for event in backward:
             self._bring(event.uses)
@@ -99,7 +99,7 @@ class _Way:
                     most = max(most, event.own + self._take(p) + p.nbytes, after + self._sends())
             yield event, most
         ends = [self._land() for _ in tuple(self.flying)]
-        yield Event("last sums", 0, 0, ()), max(ends, default=0)
+        yield BackwardStretch("last sums", 0, 0, ()), max(ends, default=0)
 
     def _bring(self, uses: tuple[nn.Parameter, ...]) -> None:
         if self.stage < 3:

@@ -16,7 +16,7 @@ from course_lib.generate import generate as write
 from course_lib.gpt import GPT
 from course_lib.gpt.padding import left_padded
 from course_lib.zero import Engine, Inference
-from course_lib.zero.stage3.together import NotAllCame
+from course_lib.zero.stage3.branch_guard import NotAllCame
 
 WHAT = "generate"
 

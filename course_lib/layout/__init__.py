@@ -1,7 +1,7 @@
 """Where the shards of a tensor are: the rule, the notation with its checker, boxes of a shard.
 
-Read in this order: cut, notation, boxes, errors, agree, check. No other rule for sharding is used
-anywhere in the course. Lesson 02.
+Read in this order: cut, notation, boxes, errors, comparison, check. No other rule for
+sharding is used anywhere in the course. Lesson 02.
 """
 
 from __future__ import annotations

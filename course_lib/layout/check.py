@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.layout.agree import Axis, agree, compare
 from course_lib.layout.boxes import dim_span
+from course_lib.layout.comparison import Axis, agree, compare
 from course_lib.layout.cut import cut
 from course_lib.layout.errors import LayoutError
 from course_lib.layout.notation import Dim, Layout, Statement

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.ledger.dispatch import OPERATIONS, Operation, arguments
 from course_lib.ledger.forms import Bytes, must
+from course_lib.ledger.torch_calls import OPERATIONS, Operation, arguments
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What is held and what was the peak: `held`, `peak`, and budgets per tier.
 
-Read in this order: storages, tiers, watch, blocks, settled, meter, held, budget. The meter
+Read in this order: storages, tiers, lifetimes, blocks, release_wait, meter, inventory,
+budget. The meter
 is used from the first collective on; lessons 09 to 12 hold every formula of memory against it.
 Lesson 01.
 """
@@ -8,7 +9,7 @@ Lesson 01.
 from __future__ import annotations
 
 from course_lib.memory.budget import Budget, Charge, OutOfMemory, budget, charge
-from course_lib.memory.held import KINDS, Held, held
+from course_lib.memory.inventory import KINDS, Held, held
 from course_lib.memory.meter import Peak, peak
 from course_lib.memory.tiers import TIERS, tier, tier_of
 

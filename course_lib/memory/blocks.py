@@ -20,10 +20,10 @@ import torch
 from torch._C._profiler import _EventType
 from torch.autograd.profiler import profile
 
-from course_lib.memory.watch import Life
+from course_lib.memory.lifetimes import Life
 
 
-class Event(NamedTuple):
+class MemoryEvent(NamedTuple):
     """One report of the allocator: more than 0 bytes taken, or less than 0 given back."""
 
     moment: int  # nanoseconds
@@ -32,7 +32,7 @@ class Event(NamedTuple):
     what: str
 
 
-class Point(NamedTuple):
+class MemoryPoint(NamedTuple):
     """The curve from this moment on, in bytes above the start of the region."""
 
     seconds: float
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 @dataclass(eq=False)
-class Block:
+class MemoryBlock:
     """Memory that was taken at `start` (None: before the region) and given back at `stop`."""
 
     start: int | None
@@ -50,24 +50,26 @@ class Block:
     what: str
 
 
-def from_events(events: Iterable[Event]) -> dict[int, list[Block]]:
+def from_events(events: Iterable[MemoryEvent]) -> dict[int, list[MemoryBlock]]:
     """Blocks by address, from events in order of time.
 
     A thread that torch's profiler does not follow frees without a report; that an address is handed
     out again proves it. A free of memory that was never reported taken is not this region's.
     """
-    by_pointer: dict[int, list[Block]] = {}
+    by_pointer: dict[int, list[MemoryBlock]] = {}
     for event in events:
         blocks = by_pointer.setdefault(event.pointer, [])
         running = blocks[-1] if blocks and blocks[-1].stop is None else None
         if running is not None:
             running.stop = event.moment
         if event.nbytes > 0:
-            blocks.append(Block(event.moment, None, event.nbytes, event.what))
+            blocks.append(MemoryBlock(event.moment, None, event.nbytes, event.what))
     return by_pointer
 
 
-def merge(by_pointer: dict[int, list[Block]] | None, lives: Iterable[Life]) -> list[Block]:
+def merge(
+    by_pointer: dict[int, list[MemoryBlock]] | None, lives: Iterable[Life]
+) -> list[MemoryBlock]:
     """One list of blocks from two witnesses: the allocator's events (if any) and the watch's lives.
 
     The allocator knows of temporaries inside an operation. The watch knows when memory from before
@@ -82,15 +84,15 @@ def merge(by_pointer: dict[int, list[Block]] | None, lives: Iterable[Life]) -> l
             if life.died is not None and (reported.stop is None or life.died < reported.stop):
                 reported.stop = life.died
         elif life.origin == "made":
-            blocks.append(Block(life.seen, life.died, life.nbytes, life.what))
+            blocks.append(MemoryBlock(life.seen, life.died, life.nbytes, life.what))
         # Met as an argument and never reported: from before the region as well. Without reports
         # nobody knows, and it is left out.
         elif life.died is not None and (life.origin == "before" or by_pointer is not None):
-            blocks.append(Block(None, life.died, life.nbytes, life.what))
+            blocks.append(MemoryBlock(None, life.died, life.nbytes, life.what))
     return blocks
 
 
-def _block_at(blocks: Sequence[Block], moment: int) -> Block | None:
+def _block_at(blocks: Sequence[MemoryBlock], moment: int) -> MemoryBlock | None:
     """The block of one address that is alive at `moment`."""
     at = bisect_right([block.start for block in blocks], moment) - 1
     if at < 0 or (blocks[at].stop is not None and blocks[at].stop < moment):
@@ -98,7 +100,7 @@ def _block_at(blocks: Sequence[Block], moment: int) -> Block | None:
     return blocks[at]
 
 
-def curve(blocks: Iterable[Block], start: int, stop: int) -> list[Point]:
+def curve(blocks: Iterable[MemoryBlock], start: int, stop: int) -> list[MemoryPoint]:
     """The sum of all blocks between `start` and `stop`, counted from 0 at `start`."""
     steps: list[tuple[int, int, str]] = []
     for block in blocks:
@@ -107,10 +109,10 @@ def curve(blocks: Iterable[Block], start: int, stop: int) -> list[Point]:
         if block.stop is not None and start <= block.stop <= stop:
             steps.append((block.stop, -block.nbytes, f"end of {block.what}"))
     steps.sort(key=lambda step: step[0])
-    points, total = [Point(0.0, 0, "start")], 0
+    points, total = [MemoryPoint(0.0, 0, "start")], 0
     for moment, change, what in steps:
         total += change
-        points.append(Point((moment - start) / 1e9, total, what))
+        points.append(MemoryPoint((moment - start) / 1e9, total, what))
     return points
 
 
@@ -129,7 +131,7 @@ class AllocatorEvents:
         self._profiler = profile(use_kineto=True, profile_memory=True)
         self._profiler.__enter__()
 
-    def stop(self) -> list[Event] | None:
+    def stop(self) -> list[MemoryEvent] | None:
         """None if somebody else's profiler ended this one in between."""
         if not torch.autograd._profiler_enabled():
             return None
@@ -143,7 +145,7 @@ class AllocatorEvents:
                 block = event.extra_fields
                 if block.device.type == "cpu" and parent != "aten::from_file":
                     size, pointer = block.alloc_size, block.ptr
-                    events.append(Event(event.start_time_ns, pointer, size, parent))
+                    events.append(MemoryEvent(event.start_time_ns, pointer, size, parent))
             else:
                 name = event.name if event.tag == _EventType.TorchOp else parent
                 waiting.extend((child, name) for child in reversed(event.children))

@@ -13,10 +13,10 @@ import torch
 from torch import UntypedStorage
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from course_lib.memory.formatting import in_bytes, this_rank
+from course_lib.memory.lifetimes import Life, StorageWatch
 from course_lib.memory.storages import alive
 from course_lib.memory.tiers import TIERS, checked
-from course_lib.memory.watch import Life, Watch
-from course_lib.memory.words import in_bytes, this_rank
 
 _REMEDIES = {
     "device": "Hold less at once (free what is no longer needed, shard it, a smaller batch) "
@@ -41,7 +41,7 @@ class OutOfMemory(torch.OutOfMemoryError):
         )
 
 
-class Budget(Watch):
+class Budget(StorageWatch):
     """What `budget(...)` opens. Ask it `in_use` and `most`, each for a tier."""
 
     def __init__(

@@ -19,16 +19,16 @@ from torch import UntypedStorage
 
 from course_lib.memory.blocks import (
     AllocatorEvents,
-    Point,
+    MemoryPoint,
     curve,
     from_events,
     merge,
     profiler_is_free,
 )
-from course_lib.memory.settled import wait_until_settled
+from course_lib.memory.lifetimes import StorageWatch
+from course_lib.memory.release_wait import wait_until_settled
 from course_lib.memory.storages import alive
 from course_lib.memory.tiers import rank_computes_on
-from course_lib.memory.watch import Watch
 
 # Open CUDA regions, outermost first: who resets the allocator's high-water mark tells the others.
 _open_on_cuda: ContextVar[tuple[Peak, ...]] = ContextVar("open_on_cuda", default=())
@@ -45,7 +45,7 @@ class Peak:
 
     bytes: int
     held_after: int
-    timeline: list[Point]
+    timeline: list[MemoryPoint]
     by: str
 
     def __init__(self, device: str | torch.device | None, by: str | None):
@@ -56,7 +56,7 @@ class Peak:
                 f"the peak on {self.device.type} is measured by {' or '.join(ways)}, not {by!r}"
             )
         self._wanted = by
-        self._watch: Watch | None = None
+        self._watch: StorageWatch | None = None
         self._events: AllocatorEvents | None = None
         self._start = 0
 
@@ -81,7 +81,7 @@ class Peak:
         if self._watch is not None:
             raise RuntimeError("a peak measures one region: write `with peak() as p:` again")
         wait_until_settled()  # what is as good as gone would count as freed by the region
-        self._watch = Watch(alive(), keep_dead=True)
+        self._watch = StorageWatch(alive(), keep_dead=True)
         if self.device.type == "cuda":
             self._enter_cuda()
         elif self._wanted != "watch":

@@ -12,7 +12,7 @@ from torch import UntypedStorage
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_lib.collectives.call import device_of
-from course_lib.ledger.dispatch import LightMode
+from course_lib.ledger.torch_calls import LightMode
 from course_lib.memory.storages import storages
 
 TIERS = ("device", "host", "disk")

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from course_lib.estimate.ladder import Machine
+from course_lib.estimate.ladder import Nodes
 from course_lib.peers.deepspeed_config import fsdp2, ours, settings
 from course_lib.peers.launchers import slurm
 from course_lib.plan.fsdp2_file import python
@@ -111,7 +111,7 @@ def files_of(kind: str, plan: Plan, task: Task) -> dict[str, str]:
     if why is not None:
         raise ValueError(why)
     setting, tp, machine = plan.setting, plan.place.tp, task.machine
-    cluster = Machine(machine.memory, task.per_node, task.nodes, machine.host_memory)
+    cluster = Nodes(machine.memory, task.per_node, task.nodes, machine.host_memory)
     lines = comments(plan, task)
     if kind == "deepspeed":
         sizes, name = task.model.sizes, "ds_config.json"

@@ -15,7 +15,7 @@ from course_lib.estimate.fit import WAYS
 from course_lib.estimate.setting import Needs, Setting
 from course_lib.estimate.time import (
     Costs,
-    Counted,
+    ModelCounts,
     Place,
     Seconds,
     costs,
@@ -30,13 +30,13 @@ class Counts:
 
     def __init__(self, task: Task):
         self.task = task
-        self._counted: dict[tuple, Counted] = {}
+        self._counted: dict[tuple, ModelCounts] = {}
         self._needs: dict[tuple, Needs] = {}
 
-    def counted(self, setting: Setting, place: Place) -> Counted:
+    def counted(self, setting: Setting, place: Place) -> ModelCounts:
         key = replace(setting, rows=1, accumulate=1), place.tp, place.dp
         if key not in self._counted:
-            self._counted[key] = Counted(self.task.model.config, setting, place)
+            self._counted[key] = ModelCounts(self.task.model.config, setting, place)
         return self._counted[key]
 
     def needs(self, setting: Setting, place: Place) -> Needs:
@@ -77,7 +77,7 @@ class Counts:
 
     def _of_shape(self, setting: Setting, place: Place) -> Needs:
         nodes = -(-place.world // place.ranks)
-        machine = ladder.Machine(self.task.machine.memory, place.ranks, nodes)
+        machine = ladder.Nodes(self.task.machine.memory, place.ranks, nodes)
         return ladder.needs_of(self.task.model.shape, setting, machine, self.task.length)
 
 

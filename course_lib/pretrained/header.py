@@ -29,7 +29,7 @@ class CheckpointError(ValueError):
     """A checkpoint is not what it has to be: which tensor, which numbers, what to do."""
 
 
-class Slot(NamedTuple):
+class FileSlot(NamedTuple):
     """Where a tensor lies in its file."""
 
     dtype: str
@@ -38,7 +38,7 @@ class Slot(NamedTuple):
     stop: int
 
 
-def read_header(file: int, path: str | os.PathLike) -> dict[str, Slot]:
+def read_header(file: int, path: str | os.PathLike) -> dict[str, FileSlot]:
     """The tensors of an open file, by name; raises where header and file disagree."""
     size = os.fstat(file).st_size
     first = os.pread(file, 8, 0)
@@ -70,11 +70,11 @@ def make_header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> t
         dtype, shape = tensors[name]
         stop = at + math.prod(shape) * dtype.itemsize
         told[name] = {"dtype": _STORED_AS[dtype], "shape": list(shape), "data_offsets": [at, stop]}
-        slots[name], at = Slot(_STORED_AS[dtype], shape, at, stop), stop
+        slots[name], at = FileSlot(_STORED_AS[dtype], shape, at, stop), stop
     text = json.dumps(told).encode()
     text += b" " * (-len(text) % 8)
     begin = 8 + len(text)
-    slots = {n: Slot(d, shape, begin + a, begin + b) for n, (d, shape, a, b) in slots.items()}
+    slots = {n: FileSlot(d, shape, begin + a, begin + b) for n, (d, shape, a, b) in slots.items()}
     return len(text).to_bytes(8, "little") + text, slots
 
 
@@ -100,7 +100,7 @@ def read_json(raw: bytes, path: str | os.PathLike) -> dict:
     return told
 
 
-def _checked(told: dict, begin: int, size: int, path: str | os.PathLike) -> dict[str, Slot]:
+def _checked(told: dict, begin: int, size: int, path: str | os.PathLike) -> dict[str, FileSlot]:
     told.pop("__metadata__", None)
     slots = {name: _slot(name, entry, begin, path) for name, entry in told.items()}
     at, before = begin, "the header"
@@ -125,7 +125,7 @@ def _checked(told: dict, begin: int, size: int, path: str | os.PathLike) -> dict
     return slots
 
 
-def _slot(name: str, entry: object, begin: int, path: str | os.PathLike) -> Slot:
+def _slot(name: str, entry: object, begin: int, path: str | os.PathLike) -> FileSlot:
     try:
         dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
@@ -144,4 +144,4 @@ def _slot(name: str, entry: object, begin: int, path: str | os.PathLike) -> Slot
             f"{path}: {name} is {dtype} {tuple(shape)}, which takes {needed} bytes, and its "
             f"data_offsets leave it {stop - start}; the file is damaged"
         )
-    return Slot(dtype, tuple(shape), begin + start, begin + stop)
+    return FileSlot(dtype, tuple(shape), begin + start, begin + stop)

@@ -26,8 +26,8 @@ from course_lib.pretrained.names import (
     HEAD,
     STORED_HEAD,
     TABLE,
-    Piece,
     Weight,
+    WeightPiece,
     check_model,
     held,
     ignored,
@@ -267,7 +267,7 @@ def materialize(model: GPT, device: torch.device | str) -> None:
 
 
 @torch.no_grad()
-def _fill(parameter: Tensor, weight: Weight, piece: Piece, checkpoint: Checkpoint) -> None:
+def _fill(parameter: Tensor, weight: Weight, piece: WeightPiece, checkpoint: Checkpoint) -> None:
     if weight.name in (TABLE, HEAD):
         parameter[piece.length :] = 0.0  # padding: rows of no word
     for part, start, stop, at in places(weight, piece):

@@ -50,7 +50,7 @@ class Weight(NamedTuple):
     parts: tuple[Stored, ...]
 
 
-class Piece(NamedTuple):
+class WeightPiece(NamedTuple):
     """What a rank holds of a weight: these spans along `dim`, one after another."""
 
     dim: int
@@ -152,22 +152,22 @@ def check_model(model: GPT) -> None:
         )
 
 
-def held(model: GPT, weight: Weight) -> Piece:
+def held(model: GPT, weight: Weight) -> WeightPiece:
     """The part of a weight that this rank's model holds; padding is no part of it."""
     path, _, last = weight.name.rpartition(".")
     layer: nn.Module = model.get_submodule(path)
     if isinstance(layer, ColumnParallelLinear):
-        return Piece(0, _joined(layer.spans))
+        return WeightPiece(0, _joined(layer.spans))
     if isinstance(layer, RowParallelLinear) and last == "weight":
-        return Piece(1, _joined(layer.spans))
+        return WeightPiece(1, _joined(layer.spans))
     if isinstance(layer, VocabularyParallelHead):
         layer = model.tokens  # which is cut alike
     if isinstance(layer, VocabularyParallelEmbedding):
-        return Piece(0, _joined([(layer.start, min(layer.stop, layer.vocabulary))]))
-    return Piece(0, ((0, weight.shape[0]),))
+        return WeightPiece(0, _joined([(layer.start, min(layer.stop, layer.vocabulary))]))
+    return WeightPiece(0, ((0, weight.shape[0]),))
 
 
-def places(weight: Weight, piece: Piece) -> Iterator[tuple[Stored, int, int, int]]:
+def places(weight: Weight, piece: WeightPiece) -> Iterator[tuple[Stored, int, int, int]]:
     """(stored tensor, start and stop in it along the piece's dim, start in the piece), in order."""
     at = 0
     for start, stop in piece.spans:

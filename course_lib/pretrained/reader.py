@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from course_lib.pretrained.header import STORED, CheckpointError, Slot, read_header, read_json
+from course_lib.pretrained.header import STORED, CheckpointError, FileSlot, read_header, read_json
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 AT_ONCE = 1 << 24  # bytes asked for in one call, and held beside the tensor for as long
@@ -26,7 +26,7 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
         self.folder = self.path if self.path.is_dir() else self.path.parent
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, FileSlot] = {}
         self.files: dict[str, int] = {}  # the open file that each tensor is in
         self._open: dict[int, Path] = {}
         try:

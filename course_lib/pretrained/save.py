@@ -21,7 +21,7 @@ from course_lib.gpt import GPT
 from course_lib.pretrained.config import to_transformers
 from course_lib.pretrained.header import DTYPES, CheckpointError
 from course_lib.pretrained.load import groups_of, together
-from course_lib.pretrained.names import Piece, Weight, check_model, held, places, weights_of
+from course_lib.pretrained.names import Weight, WeightPiece, check_model, held, places, weights_of
 from course_lib.pretrained.writer import Kinds, Writer
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
 
@@ -106,11 +106,11 @@ def _kinds(model: GPT, weights: Sequence[Weight]) -> Kinds:
 
 
 def _gathered(
-    model: GPT, weight: Weight, ranks: Sequence[Piece], group: Group | None
+    model: GPT, weight: Weight, ranks: Sequence[WeightPiece], group: Group | None
 ) -> list[Tensor]:
     """Every rank's piece of a weight, on rank 0; a weight that each has whole is not sent."""
     own = model.get_parameter(weight.name).detach()
-    if group is None or all(piece == Piece(0, ((0, weight.shape[0]),)) for piece in ranks):
+    if group is None or all(piece == WeightPiece(0, ((0, weight.shape[0]),)) for piece in ranks):
         return [own]
     mine = ranks[group.rank()]
     flat = own.narrow(mine.dim, 0, mine.length).reshape(-1)  # without padding
@@ -125,7 +125,7 @@ def _gathered(
 
 
 def _write(
-    writer: Writer, weight: Weight, ranks: Sequence[Piece], pieces: Sequence[Tensor]
+    writer: Writer, weight: Weight, ranks: Sequence[WeightPiece], pieces: Sequence[Tensor]
 ) -> None:
     """Put the bytes of each stored tensor together in memory that the file takes."""
     dtype, buffers, views = pieces[0].dtype, {}, {}
@@ -142,7 +142,7 @@ def _write(
         writer.put(name, numbers)
 
 
-def _check_covered(weight: Weight, ranks: Sequence[Piece]) -> None:
+def _check_covered(weight: Weight, ranks: Sequence[WeightPiece]) -> None:
     """Refuse to write a tensor of which some numbers are on no rank."""
     at = 0
     for start, stop in sorted(span for piece in ranks for span in piece.spans):

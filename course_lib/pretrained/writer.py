@@ -19,7 +19,7 @@ from typing import BinaryIO
 import torch
 
 from course_lib.files import sync_file, sync_folder
-from course_lib.pretrained.header import CheckpointError, Slot, make_header
+from course_lib.pretrained.header import CheckpointError, FileSlot, make_header
 from course_lib.pretrained.reader import INDEX
 
 CONFIG = "config.json"
@@ -48,7 +48,7 @@ class FileSet:
     def __init__(self, stem: str, tensors: Kinds, most: float):
         self.headers: dict[str, bytes] = {}  # of each file
         self.sizes: dict[str, int] = {}
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, FileSlot] = {}
         self.file_of: dict[str, str] = {}
         files = shards(tensors, most) if tensors else []
         for number, kinds in enumerate(files, start=1):

@@ -1,10 +1,10 @@
 """One optimizer step on a (dp, tp) mesh: what all training of the course has to come to.
 
-In the order of reading: groups, pieces, losses, buckets, step. The stages of lessons 09 to 12 are
-held against it. Lesson 08.
+In the order of reading: decay_groups, pieces, losses, buckets, step. The stages of
+lessons 09 to 12 are held against it. Lesson 08.
 """
 
-from course_lib.step.groups import groups
+from course_lib.step.decay_groups import groups
 from course_lib.step.losses import loss_sum
 from course_lib.step.pieces import gradient_pieces
 from course_lib.step.step import NotFinite, StepResult, step

@@ -1,11 +1,11 @@
 """One layer, cut: from the conjugate pairs of a message to a block of a decoder over many ranks.
 
-A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, products, on_ranks,
-linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding, loss_checks,
-loss_kernels, kernels_for, cross_entropy, fused_cross_entropy, parallelize, extents, resize,
-uncompiled. A group is always passed; nothing is global. `cross_entropy` is a file here; the
-function that is in it bears the field's name, `vocabulary_parallel_cross_entropy`. The plan of a
-model comes last. Lesson 08.
+A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, products,
+rank_module, linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding,
+loss_checks, loss_kernels, kernel_choice, cross_entropy, fused_cross_entropy, parallelize,
+extents, resize, uncompiled. A group is always passed; nothing is global. `cross_entropy` is a file
+here; the function that is in it bears the field's name, `vocabulary_parallel_cross_entropy`. The
+plan of a model comes last. Lesson 08.
 """
 
 from course_lib.tensor_parallel import conjugates, uncompiled

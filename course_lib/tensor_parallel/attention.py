@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, size_and_rank, timeout_of
 from course_lib.gpt import Attention
 from course_lib.tensor_parallel.linear import Columns, Plan, RowParallelLinear, Rows, lay
-from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
 from course_lib.tensor_parallel.randomness import private
+from course_lib.tensor_parallel.rank_module import RankModule
 
 
 def attention_plan(attention: Attention, group: Group, holders: Group | None = None) -> Plan:
@@ -82,7 +82,7 @@ def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
     return made[own]
 
 
-class PrivateHeads(OnRanks):
+class PrivateHeads(RankModule):
     """The dense `Heads` on some of the heads, with random numbers that no other rank draws."""
 
     def __init__(self, heads: nn.Module, group: Group, *, start: int, whole: int):

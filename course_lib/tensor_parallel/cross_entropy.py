@@ -18,8 +18,8 @@ from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group
 from course_lib.meta import numbers
 from course_lib.tensor_parallel.conjugates import reduce
-from course_lib.tensor_parallel.kernels_for import kernels_for
-from course_lib.tensor_parallel.loss_checks import Part, check_not_refused, checked, wide
+from course_lib.tensor_parallel.kernel_choice import kernels_for
+from course_lib.tensor_parallel.loss_checks import OwnEntries, check_not_refused, checked, wide
 
 IGNORED = -100  # as in torch
 _CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
@@ -111,7 +111,7 @@ class _CrossEntropy(Function):
 
 
 def local_statistics(
-    logits: Tensor, targets: Tensor, part: Part, keep: Tensor | None = None
+    logits: Tensor, targets: Tensor, part: OwnEntries, keep: Tensor | None = None
 ) -> Tensor:
     """(t, v/tp) local logits -> (4, t): their maximum, the sum of exponentials relative to it, the
     target's logit or 0, and, where labels are smoothed, the sum of logits relative to the maximum.
@@ -138,7 +138,9 @@ def local_statistics(
     return stats
 
 
-def combine(stats: Tensor, targets: Tensor, group: Group, part: Part) -> tuple[Tensor, Tensor]:
+def combine(
+    stats: Tensor, targets: Tensor, group: Group, part: OwnEntries
+) -> tuple[Tensor, Tensor]:
     """Two all-reduces: (4, t) of each rank -> this rank's share of a token's probability, (t,), and
     the losses, (t,). The softmax over this rank's entries, times the share, is that over all."""
     local_max, local_sumexp, target_logit, logit_sum = stats
@@ -174,7 +176,7 @@ def gradient(
     share: Tensor,
     weight: Tensor,
     out: Tensor,
-    part: Part,
+    part: OwnEntries,
     *,
     made: bool = False,
     broken: bool = True,

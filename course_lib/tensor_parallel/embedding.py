@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, check_member, computes_on, size_and_rank
 from course_lib.layout import span
 from course_lib.meta import numbers
-from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.products import AllTokens
+from course_lib.tensor_parallel.rank_module import RankModule
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of the last states and the head's weight
 
@@ -29,7 +29,7 @@ def padded_vocabulary(vocabulary: int, multiple_of: int = 1) -> int:
     return -(-vocabulary // multiple_of) * multiple_of
 
 
-class VocabularyParallelEmbedding(OnRanks):
+class VocabularyParallelEmbedding(RankModule):
     """(b, s) ids to (b, s, h): this rank holds rows `start` to `stop` of the padded table.
 
     Every rank brings the whole table with the same weights. `check` looks for ids out of range.
@@ -77,7 +77,7 @@ class VocabularyParallelEmbedding(OnRanks):
         )
 
 
-class VocabularyParallelHead(OnRanks):
+class VocabularyParallelHead(RankModule):
     """(b, s, h) to this rank's logits (b, s, v/tp), with the rows of a cut table as its weight."""
 
     sharded = ("weight",)

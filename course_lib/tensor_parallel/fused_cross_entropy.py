@@ -21,7 +21,7 @@ from course_lib.tensor_parallel.cross_entropy import (
     local_statistics,
     reduced,
 )
-from course_lib.tensor_parallel.kernels_for import kernels_for
+from course_lib.tensor_parallel.kernel_choice import kernels_for
 from course_lib.tensor_parallel.loss_checks import checked, wide
 from course_lib.tensor_parallel.products import autocast
 

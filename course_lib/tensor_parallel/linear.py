@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import cut, span
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
-from course_lib.tensor_parallel.on_ranks import OnRanks, check_activations
 from course_lib.tensor_parallel.products import AllTokens
+from course_lib.tensor_parallel.rank_module import RankModule, check_activations
 
 Spans = Sequence[tuple[int, int]]
 Shared = tuple[int, int, Group]  # from this row to that one, held by these ranks as well
@@ -32,7 +32,7 @@ PART = (
 CUT = "If that is cut already, leave split_input out"
 
 
-class CutLinear(OnRanks):
+class CutLinear(RankModule):
     """A dense linear layer's weight, cut along one dim over the ranks of a group.
 
     Every rank brings the whole layer with the same weights, and keeps `spans` of it, one after

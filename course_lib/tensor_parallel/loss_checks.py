@@ -27,7 +27,7 @@ class RefusedHere(ValueError):
     """What this rank was handed does not fit, and what others were handed may."""
 
 
-class Part(NamedTuple):
+class OwnEntries(NamedTuple):
     """What of the vocabulary a rank has, and what counts: the arguments of both losses, checked."""
 
     start: int  # of this rank's logits among all
@@ -54,7 +54,7 @@ def checked(
     smoothing: float,
     reduction: str,
     check: bool,
-) -> tuple[Tensor, Part]:
+) -> tuple[Tensor, OwnEntries]:
     """The targets as (t,), and this rank's part; or an error, on all ranks if they may wait for it.
 
     `x`, called `name` in errors, are logits or states (…, f) of the targets (…), and `width` is the
@@ -80,7 +80,7 @@ def checked(
         check_targets(flat, vocabulary, ignore_index)
     start, stop = span(padded, n, rank)
     real = max(0, min(stop, vocabulary) - start)
-    return flat, Part(start, real, vocabulary, ignore_index, float(smoothing), check)
+    return flat, OwnEntries(start, real, vocabulary, ignore_index, float(smoothing), check)
 
 
 def wide(logits: Tensor) -> torch.dtype:

@@ -49,7 +49,7 @@ def private(
     are `whole` long along `dim`. Only `logical_masks()` reads them; it neither draws nor seeds.
     """
     n, rank = size_and_rank(group)
-    part = Part(dim, start, whole)
+    part = PartOfWhole(dim, start, whole)
     part.check()
     mode = _logical_mode()
     if mode is not None:
@@ -103,7 +103,7 @@ def logical_masks() -> LogicalMasks:
     return LogicalMasks()
 
 
-class Part(NamedTuple):
+class PartOfWhole(NamedTuple):
     """Where a rank's tensors lie in the whole ones: from `start` along `dim`, of `whole`."""
 
     dim: int | None
@@ -123,7 +123,7 @@ class Part(NamedTuple):
                 f"starts at 0 … {self.whole}"
             )
 
-    def unless_whole(self, n: int) -> tuple[Part, ...]:
+    def unless_whole(self, n: int) -> tuple[PartOfWhole, ...]:
         """Itself; nothing where one rank holds everything and so did not have to say."""
         return () if n == 1 and self.dim is None else (self,)
 
@@ -131,7 +131,7 @@ class Part(NamedTuple):
 class LogicalMasks(TorchFunctionMode):
     """The mode behind `logical_masks()`: it answers torch's dropout and attention by itself."""
 
-    parts: tuple[Part, ...] = ()  # of the private() contexts that are open
+    parts: tuple[PartOfWhole, ...] = ()  # of the private() contexts that are open
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is _logical_mode:

@@ -19,8 +19,8 @@ from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, check_member
 from course_lib.layout import cut, span
 from course_lib.tensor_parallel import conjugates
-from course_lib.tensor_parallel.on_ranks import refuse_to_pickle
 from course_lib.tensor_parallel.products import autocast, rows_of
+from course_lib.tensor_parallel.rank_module import refuse_to_pickle
 
 S = 1  # the dim of tokens in (b, s, h)
 

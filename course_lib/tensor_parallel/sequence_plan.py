@@ -12,12 +12,12 @@ from torch.func import functional_call
 
 from course_lib.gpt import GPT, Block, RMSNorm
 from course_lib.tensor_parallel.conjugates import split
-from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.randomness import private
+from course_lib.tensor_parallel.rank_module import RankModule
 from course_lib.tensor_parallel.sequence import OwnTokens, S, Tokens, shared_once
 
 
-class SharedNorm(OnRanks):
+class SharedNorm(RankModule):
     """The dense norm on this rank's tokens; its weights' gradients are summed, in one message."""
 
     def __init__(self, norm: nn.LayerNorm | RMSNorm, tokens: Tokens):

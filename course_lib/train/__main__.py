@@ -13,8 +13,8 @@ from pathlib import Path
 
 from course_lib import ranks
 from course_lib.train import curve, entry, program
-from course_lib.train.meeting import behind
 from course_lib.train.options import Options
+from course_lib.train.rendezvous import behind
 from course_lib.train.report import Lines, Progress, Show, Unbroken, clock
 from course_lib.train.stop import Stop
 
@@ -36,13 +36,13 @@ def display(options: Options) -> Show:
     stream = sys.stderr if options.json else sys.stdout
     if stream.isatty():
         try:
-            return Bar(options.steps, stream)
+            return ProgressBar(options.steps, stream)
         except ImportError:  # rich comes with the command line
             pass
     return Lines(stream)
 
 
-class Bar:
+class ProgressBar:
     """A progress bar with the time left; what is said stands above it.
 
     Step and time left are always whole, and the words between them are cut on a narrow terminal.

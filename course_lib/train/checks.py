@@ -23,7 +23,7 @@ from course_lib.tensor_parallel.embedding import check_vocabulary
 from course_lib.tensor_parallel.qkv_layout import shares
 from course_lib.train.options import FREE, LAYOUT, Options, Refused, flag
 from course_lib.train.record import FOLDER, last
-from course_lib.zero.offload import Plan
+from course_lib.zero.offload import OffloadPlan
 
 AT_LEAST = dict.fromkeys(("tp", "steps", "rows", "length", "accumulate", "keep"), 1)
 AT_LEAST |= {"log_every": 1, "corpus_bytes": 1, "warmup": 0, "save_every": 0, "kv_heads": 0}
@@ -171,7 +171,7 @@ def _check_stage(options: Options) -> None:
             f"{options.offload}; take --offload nvme, or leave the folder out"
         )
     try:
-        Plan.named(offload_of(options, Path("runs")), options.stage)
+        OffloadPlan.named(offload_of(options, Path("runs")), options.stage)
     except (ValueError, TypeError) as error:
         raise Refused(f"--stage {options.stage} --offload {options.offload}: {error}") from error
 

@@ -17,7 +17,7 @@ COLUMNS = ("step", "loss", "tokens", "norm", "lr", "validation")
 REMEDY = "put back what was there, or move the file away and go on: the curve then begins anew"
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     step: int
     loss: float
     tokens: int
@@ -53,7 +53,7 @@ class Curve:
         """Of all lines so far, for the checkpoint of the last step."""
         return self._digest.hexdigest()
 
-    def add(self, point: Point) -> None:
+    def add(self, point: CurvePoint) -> None:
         self._file.write(_line(point))
         self._file.flush()
         self._digest.update(_line(point).encode())
@@ -66,7 +66,7 @@ class Curve:
         self._file.close()
 
 
-def read(path: Path) -> list[Point]:
+def read(path: Path) -> list[CurvePoint]:
     """The points of a loss.csv, a step after the other; a last line that was cut off in the middle
     is left out, and any other that is none is refused."""
     if not path.exists():
@@ -77,7 +77,7 @@ def read(path: Path) -> list[Point]:
         raise ValueError(
             f"{path} is no loss curve: its first line should be {','.join(COLUMNS)}; {REMEDY}"
         )
-    points: list[Point] = []
+    points: list[CurvePoint] = []
     for number, line in enumerate(lines[:-1], start=2):
         points.append(_point(line, f"{path}, line {number}"))
         if len(points) > 1 and points[-1].step != points[-2].step + 1:
@@ -88,11 +88,11 @@ def read(path: Path) -> list[Point]:
     return points
 
 
-def _point(line: str, where: str) -> Point:
+def _point(line: str, where: str) -> CurvePoint:
     try:
         step, loss, tokens, norm, lr, last = line.split(",")
         validation = float(last) if last else None
-        point = Point(int(step), float(loss), int(tokens), float(norm), float(lr), validation)
+        point = CurvePoint(int(step), float(loss), int(tokens), float(norm), float(lr), validation)
         if all(map(math.isfinite, (point.loss, point.lr, validation or 0.0))):
             return point
         why = "a number in it is not finite"
@@ -101,6 +101,6 @@ def _point(line: str, where: str) -> Point:
     raise ValueError(f"{where}: {line[:80]!r} is no line of a loss curve ({why}); {REMEDY}")
 
 
-def _line(point: Point) -> str:
+def _line(point: CurvePoint) -> str:
     values = ("" if value is None else repr(value) for value in point)
     return ",".join(values) + "\n"  # repr loses no bit

@@ -21,11 +21,11 @@ import torch
 from course_lib import ranks
 from course_lib.pretrained.header import CheckpointError
 from course_lib.train.checks import resolve
-from course_lib.train.meeting import Meeting, abandon
+from course_lib.train.memory_check import is_short, needs
 from course_lib.train.options import Options, Refused, parse, parser
 from course_lib.train.record import Failed
+from course_lib.train.rendezvous import Rendezvous, abandon
 from course_lib.train.report import Unbroken
-from course_lib.train.room import is_short, needs
 from course_lib.train.stop import Stop, end_with
 
 RENDEZVOUS, STARTER = "COURSE_TRAIN_RENDEZVOUS", "COURSE_TRAIN_STARTER"
@@ -89,7 +89,7 @@ def _start(rank: int, world: int, timeout: float, stack: contextlib.ExitStack) -
     try:
         if meet is None and world == 1 and "MASTER_ADDR" not in os.environ:
             # Later groups meet there too, so it stays until the end.
-            path = stack.enter_context(Meeting()).path
+            path = stack.enter_context(Rendezvous()).path
             return ranks.start(0, 1, rendezvous=path, timeout=timeout)
         if meet is not None:
             return ranks.start(rank, world, rendezvous=meet, timeout=timeout)

@@ -20,12 +20,12 @@ from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.load import together
 from course_lib.step import StepResult
 from course_lib.train.checks import NOWHERE
-from course_lib.train.curve import Curve, Point
-from course_lib.train.measured import Meter
+from course_lib.train.curve import Curve, CurvePoint
 from course_lib.train.model import going_on
 from course_lib.train.options import Options
 from course_lib.train.record import FOLDER, REMEDY, Failed, read
-from course_lib.train.report import Report, Show, changed
+from course_lib.train.report import RunReport, Show, changed
+from course_lib.train.step_meter import Meter
 from course_lib.train.stop import Stop
 from course_lib.train.text import Text
 from course_lib.zero import Engine
@@ -43,7 +43,7 @@ class Journal:
         self.mesh: DeviceMesh
         self.text: Text
         self.meter: Meter
-        self.report: Report
+        self.report: RunReport
         self.reports: list[dict] = []  # of all ranks, once a step was measured
         self.curve: Curve | None = None
         self.saved: Path | None = Path(options.checkpoint) if options.checkpoint else None
@@ -77,7 +77,7 @@ class Journal:
                 checkpoint.load(path, engine, self.mesh, streams=False)
                 text.batches.restore(record["data"])
                 self.done = record["step"]
-        self.report = Report(options, self.me, engine.module.config, self.show)
+        self.report = RunReport(options, self.me, engine.module.config, self.show)
         self._open_curve(record.get("curve"))
         self.report.say_who(sum(slot.numel for slot in engine.partition.slots()))
         if options.validate_every and text.why_no_validation:
@@ -94,7 +94,7 @@ class Journal:
             validation = self._validate()
         elif options.validate_every and step == options.steps:  # a longer run has none here
             self.final = self._validate()
-        point = Point(step, result.loss, result.tokens, result.norm, rate, validation)
+        point = CurvePoint(step, result.loss, result.tokens, result.norm, rate, validation)
         try:
             if self.curve is not None:
                 self.curve.add(point)

@@ -22,9 +22,9 @@ from course_lib.processes import Wanted
 from course_lib.processes.here import Process, start_here
 from course_lib.train.checks import resolve
 from course_lib.train.entry import OPTIONS, READY, RENDEZVOUS, STARTER
-from course_lib.train.meeting import Meeting
 from course_lib.train.options import Options, Refused, parse, parser
 from course_lib.train.record import last
+from course_lib.train.rendezvous import Rendezvous
 from course_lib.train.report import Unbroken
 from course_lib.train.stop import heard, insists
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         _say(" ".join(str(error).split()))
         return 2 if isinstance(error, Refused) else 1
-    with Meeting() as meeting:
+    with Rendezvous() as meeting:
         return _Ranks(count, argv, meeting, options).wait()
 
 
@@ -73,7 +73,7 @@ def _count(options: Options) -> int:
 class _Ranks:
     """The processes of a run, and how each has ended."""
 
-    def __init__(self, count: int, argv: Sequence[str], meeting: Meeting, options: Options):
+    def __init__(self, count: int, argv: Sequence[str], meeting: Rendezvous, options: Options):
         self.signals: list[signal.Signals] = []
         self.ended: dict[int, int] = {}  # rank to exit code, in the order in which they ended
         self.out, self.ready, self.early = options.out or None, 0, False
@@ -200,7 +200,7 @@ def _started(
     argv: Sequence[str],
     env: dict[str, str],
     pipes: dict[str, int],
-    meeting: Meeting,
+    meeting: Rendezvous,
     output: int,
     errors: int,
 ) -> Process:

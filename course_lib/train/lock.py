@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from course_lib import ranks
 from course_lib.pretrained.header import CheckpointError
-from course_lib.train.alike import check_shared
 from course_lib.train.checks import check_folder
+from course_lib.train.host_agreement import check_shared
 from course_lib.train.options import Options, Refused
 
 LOCK = ".run.lock"

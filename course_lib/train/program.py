@@ -18,20 +18,20 @@ from course_lib.collectives.agreement import all_or_none
 from course_lib.collectives.call import computes_on
 from course_lib.meta import numbers
 from course_lib.step import NotFinite, StepResult
-from course_lib.step import groups as parameter_groups
+from course_lib.step import decay_groups as parameter_groups
 from course_lib.step.losses import loss_sum
 from course_lib.step.pieces import axes
 from course_lib.step.step import check_losses, tally
 from course_lib.tensor_parallel.randomness import mix, seed_all
-from course_lib.train.alike import check_alike
 from course_lib.train.checks import check_precision, make_folder, offload_of, units_of
+from course_lib.train.host_agreement import check_alike
 from course_lib.train.journal import Journal
 from course_lib.train.lock import locked_folder
-from course_lib.train.measured import FAST, LEAN, Meter
 from course_lib.train.model import Fill, make_model
 from course_lib.train.options import Options, Refused
 from course_lib.train.record import REMEDY, Failed
 from course_lib.train.report import Show
+from course_lib.train.step_meter import FAST, LEAN, Meter
 from course_lib.train.stop import Stop
 from course_lib.train.text import Text
 

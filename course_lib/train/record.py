@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from course_lib.checkpoint.engine_record import record_of
 from course_lib.checkpoint.folder import RECORD, NothingThere, number_of, remedy
 from course_lib.checkpoint.folder import last as last_of
-from course_lib.checkpoint.recorded import record_of
 from course_lib.gpt import Config
 from course_lib.pretrained.header import CheckpointError
 from course_lib.train.options import Refused, options

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from course_lib import collectives, ranks
 from course_lib.gpt import Config
-from course_lib.train.curve import Point
+from course_lib.train.curve import CurvePoint
 from course_lib.train.flops import measured_peak, step_flops
 from course_lib.train.options import Options
 
@@ -28,7 +28,7 @@ from course_lib.train.options import Options
 class Progress(NamedTuple):
     """Where a run stands after a step."""
 
-    point: Point
+    point: CurvePoint
     steps: int
     validation: float | None  # the last one
     tokens_per_second: float
@@ -109,7 +109,7 @@ class Lines:
         """Nothing stays open."""
 
 
-class Report:
+class RunReport:
     """Counts time and tokens, and shows them on rank 0."""
 
     def __init__(self, options: Options, me: ranks.Me, config: Config, show: Show):
@@ -121,7 +121,7 @@ class Report:
         self.memory: int | None = None
         self.validation: float | None = None
 
-    def step(self, point: Point) -> None:
+    def step(self, point: CurvePoint) -> None:
         """Show a step that has ended."""
         self.steps, self.tokens = self.steps + 1, self.tokens + point.tokens
         options = self.options

@@ -21,12 +21,12 @@ from course_lib.meta import numbers
 from course_lib.tensor_parallel.extents import extents
 from course_lib.zero.buckets import Gradients
 from course_lib.zero.ddp import SummedGradients, same_buffers, same_everywhere
-from course_lib.zero.edits import Edits
-from course_lib.zero.face import ModuleFace
+from course_lib.zero.gradient_guard import Edits
 from course_lib.zero.gradient_pieces import gradient_pieces, not_finite
-from course_lib.zero.handover import check_elementwise, check_fresh, hand_over
 from course_lib.zero.micro_batches import MicroBatches
-from course_lib.zero.offload import Plan, home_of
+from course_lib.zero.module_interface import ModuleInterface
+from course_lib.zero.offload import OffloadPlan, home_of
+from course_lib.zero.optimizer_parts import check_elementwise, check_fresh, hand_over
 from course_lib.zero.partition import BUCKET, partition
 from course_lib.zero.precision import Precision
 from course_lib.zero.refusals import (
@@ -45,7 +45,7 @@ from course_lib.zero.refusals import (
 from course_lib.zero.shards import Copies, Shards
 from course_lib.zero.stage1 import ScatteredGradients
 from course_lib.zero.stage2 import ShardGradients
-from course_lib.zero.stage3 import Stage3, UnitGradients, UnitShards
+from course_lib.zero.stage3 import Stage3Options, UnitGradients, UnitShards
 from course_lib.zero.stage3.options import outlined
 from course_lib.zero.training_state import TrainingState
 
@@ -57,7 +57,7 @@ STAGES = {  # what a stage cuts, and how it collects the gradients for that
 }
 
 
-class Engine(ModuleFace, TrainingState):
+class Engine(ModuleInterface, TrainingState):
     """A model and its optimizer, cut over the mesh's axis dp as the stage says.
 
     `norm` is the gradients' norm at the last step, before clipping; `skipped` counts the steps that
@@ -77,13 +77,13 @@ class Engine(ModuleFace, TrainingState):
         clip: float | None = None,
         bucket_bytes: int = BUCKET,
         check: bool = True,
-        offload: str | Mapping | Plan | None = None,
+        offload: str | Mapping | OffloadPlan | None = None,
         elementwise: bool = False,
         **stage3,
     ):
         named = list(inspect.signature(Engine).parameters)[:-1]
-        options = Stage3.named(stage3, named, stage)
-        plan = Plan.named(offload, stage)
+        options = Stage3Options.named(stage3, named, stage)
+        plan = OffloadPlan.named(offload, stage)
         check_numbers(stage, accumulate, clip)
         self.model, self.optimizer, self.stage = model, optimizer, stage
         self.param_groups = optimizer.param_groups  # by which a ledger knows that `step` is one
@@ -127,7 +127,7 @@ class Engine(ModuleFace, TrainingState):
         self.extents = extents(self.model, tp)
         self.device = next(self.model.parameters()).device
 
-    def _cut(self, bucket_bytes: int, options: Stage3) -> tuple[Copies, Gradients]:
+    def _cut(self, bucket_bytes: int, options: Stage3Options) -> tuple[Copies, Gradients]:
         """Make the stage's shards of the model, in their home, and collect the gradients."""
         make, collect = STAGES[self.stage]
         if self.stage == 3:

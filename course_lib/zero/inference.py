@@ -15,15 +15,15 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.collectives.call import Group, computes_on
 from course_lib.zero.ddp import same_everywhere
-from course_lib.zero.face import ModuleFace
-from course_lib.zero.home import Home, OnDevice
-from course_lib.zero.offload import FileHome, HostHome, Plan
+from course_lib.zero.module_interface import ModuleInterface
+from course_lib.zero.offload import FileHome, HostHome, OffloadPlan
+from course_lib.zero.optimizer_home import Home, OnDevice
 from course_lib.zero.refusals import check_free, check_model, check_places, dp_of
-from course_lib.zero.stage3 import Stage3, UnitShards
+from course_lib.zero.stage3 import Stage3Options, UnitShards
 from course_lib.zero.stage3.options import Fill, outlined
 
 
-class Inference(ModuleFace):
+class Inference(ModuleInterface):
     """A model in evaluation, frozen, its weights sharded over the mesh's axis dp.
 
     `offload`: where a rank's shards wait between uses: None for the device, "cpu" or
@@ -64,7 +64,7 @@ class Inference(ModuleFace):
         self._modes = [(module, module.training) for module in model.modules()]
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self.home = weights_home(plan, self.groups, self.device)
-        options = Stage3(units=units, prefetch=prefetch, persist=0, fill=fill)
+        options = Stage3Options(units=units, prefetch=prefetch, persist=0, fill=fill)
         try:
             model.eval().requires_grad_(False)
             self.shards = UnitShards(model, self.group, self.home, options)
@@ -118,7 +118,7 @@ class Inference(ModuleFace):
 inference = Inference  # `zero.inference(model, mesh=…)`
 
 
-def weights_plan(offload: str | Mapping | None) -> Plan | None:
+def weights_plan(offload: str | Mapping | None) -> OffloadPlan | None:
     """The plan behind `offload=`, or a refusal: there are no states, the weights alone go away."""
     if offload is None:
         return None
@@ -132,11 +132,11 @@ def weights_plan(offload: str | Mapping | None) -> Plan | None:
         raise ValueError("offload: optimizer= is of training, and here there is no optimizer")
     # An engine that trains puts its states into files first; here there are none, and what else
     # a plan refuses is refused of these.
-    Plan.named({**offload, "optimizer": offload["parameters"]}, stage=3)
-    return Plan(**{"optimizer": None, **offload})
+    OffloadPlan.named({**offload, "optimizer": offload["parameters"]}, stage=3)
+    return OffloadPlan(**{"optimizer": None, **offload})
 
 
-def weights_home(plan: Plan | None, groups: Sequence[Group], device: torch.device) -> Home:
+def weights_home(plan: OffloadPlan | None, groups: Sequence[Group], device: torch.device) -> Home:
     """Where the shards wait."""
     if plan is None:
         return OnDevice()

@@ -39,7 +39,7 @@ class Slot:
         return self.start + self.numel
 
 
-class Piece(NamedTuple):
+class BucketPiece(NamedTuple):
     """What one rank's shard holds of a parameter: elements `start` to `stop` of the parameter,
     which lie from `at` on in the shard."""
 
@@ -88,14 +88,16 @@ class Bucket:
         """The piece of a buffer that is a rank's, padding and all."""
         return buffer[rank * self.cut.shard : (rank + 1) * self.cut.shard]
 
-    def pieces(self, rank: int) -> list[Piece]:
+    def pieces(self, rank: int) -> list[BucketPiece]:
         """The parameters that a rank's shard holds something of, in their order."""
         first, last = self.cut.span(rank)
         found = []
         for slot in self.slots:
             start, stop = max(first, slot.start), min(last, slot.stop)
             if start < stop:
-                found.append(Piece(slot, start - slot.start, stop - slot.start, start - first))
+                found.append(
+                    BucketPiece(slot, start - slot.start, stop - slot.start, start - first)
+                )
         return found
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
-from course_lib.zero.home import Home
-from course_lib.zero.loaded import bring_back, take_over
-from course_lib.zero.partition import IN_FLIGHT, Partition, Piece
+from course_lib.zero.optimizer_home import Home
+from course_lib.zero.outside_changes import bring_back, take_over
+from course_lib.zero.partition import IN_FLIGHT, BucketPiece, Partition
 
 # (name, start, stop, place): put these elements of a parameter, flat, into `place`.
 Read = Callable[[str, int, int, Tensor], None]
@@ -29,16 +29,16 @@ class Copies:
     @torch.no_grad()
     def __init__(self, partition: Partition, group: Group, home: Home):
         self.partition, self.home = partition, home
-        self.own: list[list[tuple[Piece, nn.Parameter]]] = []
+        self.own: list[list[tuple[BucketPiece, nn.Parameter]]] = []
         for bucket in partition.buckets:
             parts = []
             for slot in bucket.slots:
-                piece = Piece(slot, 0, slot.numel, slot.start)
+                piece = BucketPiece(slot, 0, slot.numel, slot.start)
                 part = nn.Parameter(slot.parameter.float()) if home.copied else slot.parameter
                 parts.append((piece, part))
             self.own.append(parts)
 
-    def parts(self) -> Iterator[tuple[Piece, nn.Parameter]]:
+    def parts(self) -> Iterator[tuple[BucketPiece, nn.Parameter]]:
         """Every piece of a parameter that this rank updates, and what the optimizer knows it as."""
         return (pair for own in self.own for pair in own)
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.collectives.agreement import by_rank, who_says
-from course_lib.zero.handover import as_large, is_known, states_of
-from course_lib.zero.offload.together import together
-from course_lib.zero.partition import Piece
+from course_lib.zero.offload.shared_errors import together
+from course_lib.zero.optimizer_parts import as_large, is_known, states_of
+from course_lib.zero.partition import BucketPiece
 from course_lib.zero.shards import Copies, Read
 
 Slot = tuple[torch.dtype, tuple[int, ...]]
@@ -147,7 +147,7 @@ class TrainingState:
                     group[name] = tuple(value) if isinstance(value, list) else value
 
 
-def entries(piece: Piece, part: nn.Parameter, state: Mapping) -> Iterator[tuple[str, Tensor]]:
+def entries(piece: BucketPiece, part: nn.Parameter, state: Mapping) -> Iterator[tuple[str, Tensor]]:
     """A part's value and its states by their names; a state that is a number is a tensor too."""
     label = label_of(piece)
     yield f"{label}:{VALUE}", part.detach()
@@ -165,7 +165,7 @@ def entries(piece: Piece, part: nn.Parameter, state: Mapping) -> Iterator[tuple[
             )
 
 
-def label_of(piece: Piece) -> str:
+def label_of(piece: BucketPiece) -> str:
     return f"{piece.slot.name}[{piece.start}:{piece.stop}]"
 
 

@@ -17,7 +17,7 @@ from course_lessons.lesson_05 import dropout_streams as streams
 from course_lessons.lesson_05 import kv_heads_on_ranks as kv
 from course_lessons.lesson_05 import recompute_dropout as recompute
 from course_lessons.lesson_05 import shard_qkv as qkv
-from course_lib.memory.watch import Watch
+from course_lib.memory.lifetimes import StorageWatch
 from course_lib.tensor_parallel.qkv_layout import shares
 from tests.course_lessons.answers.lesson_05_kv import WRONG_PLAN
 from tests.course_lessons.answers.lesson_05_streams import one
@@ -86,7 +86,7 @@ def test_a_seed_from_the_hash_of_a_name_is_refused_by_its_name(desk, text):
 def test_what_a_block_keeps_is_waited_for_at_rest():
     """Twenty collections a block were five seconds at work on a busy machine: no verdict."""
     x = torch.ones(4, requires_grad=True)
-    with Watch() as memory:
+    with StorageWatch() as memory:
         out = (x * 2).exp() * 3  # exp and the product keep what they need
     begun: list[str] = []
     gc.callbacks.append(lambda phase, info: begun.append(phase) if info["generation"] == 2 else 0)

@@ -291,3 +291,20 @@ def test_the_library_brings_torch_and_nothing_heavier() -> None:
 
 def test_the_tests_that_are_begun_first_are_there():
     assert [name for name in conftest.LONGEST if not (ROOT / "tests" / f"{name}.py").exists()] == []
+
+
+def classes_of(folder: Path) -> dict[str, list[str]]:
+    """The files that define each public class."""
+    files: dict[str, list[str]] = {}
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(file.name)
+    return files
+
+
+def test_a_public_class_of_the_library_has_its_name_alone(tmp_path):
+    assert {name: files for name, files in classes_of(LIBRARY).items() if len(files) > 1} == {}
+    (tmp_path / "one.py").write_text("class Part: ...\nclass _Own: ...\n")
+    (tmp_path / "two.py").write_text("class Part: ...\nclass _Own: ...\n")
+    assert classes_of(tmp_path) == {"Part": ["one.py", "two.py"]}

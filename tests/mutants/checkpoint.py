@@ -111,7 +111,7 @@ MUTANTS = [
         "T32",
     ),
     mutant(
-        "pen",
+        "box_writer",
         "header-twice",
         "                file.truncate(files.sizes[name])\n",
         "                file.truncate(files.sizes[name])\n                file.write(header)\n",
@@ -119,7 +119,7 @@ MUTANTS = [
         "the first tensor has a header in it",
     ),
     mutant(
-        "pen",
+        "box_writer",
         "a-byte-left-out",
         "        done += os.pwrite(file, content[done:], at + done)\n",
         "        done += os.pwrite(file, content[done:], at + done) + 1\n",
@@ -127,7 +127,7 @@ MUTANTS = [
         "of what the system did not take at once a byte is lost",
     ),
     mutant(
-        "pen",
+        "box_writer",
         "error-without-a-name",
         "        with about(self.folder / path):\n            file = self._file(path)\n",
         "        if path:\n            file = self._file(path)\n",
@@ -135,7 +135,7 @@ MUTANTS = [
         "a full disk is told without the file's name",
     ),
     mutant(
-        "pen",
+        "box_writer",
         "not-on-the-disk",
         "            with about(self.folder / name):\n                os.fsync(file)\n",
         "            del file\n",
@@ -143,7 +143,7 @@ MUTANTS = [
         "a checkpoint is named before its bytes are on the disk",
     ),
     mutant(
-        "planned",
+        "contents",
         "step-of-a-number",
         '        elif key == "step" and tuple(shape) == ():\n            continue',
         '        elif key == "steps" and tuple(shape) == ():\n            continue',
@@ -151,7 +151,7 @@ MUTANTS = [
         "the count of a parameter that is a single number is taken for a state of it",
     ),
     mutant(
-        "planned",
+        "contents",
         "no-masters",
         "                if flat.dtype == dtype:\n",
         "                if flat.dtype != torch.float16:\n",
@@ -160,7 +160,7 @@ MUTANTS = [
         "T32",
     ),
     mutant(
-        "planned",
+        "contents",
         "buffers-forgotten",
         "        model |= {name: (x.dtype, tuple(x.shape)) for name, x in self.buffers.items()}\n",
         "        self.buffers = {}\n",
@@ -176,7 +176,7 @@ MUTANTS = [
         "a tensor with a hole in it is a checkpoint",
     ),
     mutant(
-        "saved",
+        "open_checkpoint",
         "tensors-not-compared",
         '                if report["elements"].get(name, 0) == math.prod(slot.shape):\n',
         "                if not slot:\n",
@@ -184,7 +184,7 @@ MUTANTS = [
         "a bit that has turned over in a weight is trained on",
     ),
     mutant(
-        "saved",
+        "open_checkpoint",
         "header-not-compared",
         '        if f"{crc32(header):08x}" != about["header"]:\n',
         '        if not about["header"]:\n',
@@ -192,7 +192,7 @@ MUTANTS = [
         "a header that says something else is believed",
     ),
     mutant(
-        "saved",
+        "open_checkpoint",
         "tensors-of-any-form",
         '        if self.about.get("form") != folder.FORM:\n',
         '        if not self.about.get("form"):\n',
@@ -200,7 +200,7 @@ MUTANTS = [
         "a newer form is read as this one",
     ),
     mutant(
-        "saved",
+        "open_checkpoint",
         "read-twice",
         "        self.file.fill(name, places, view)\n        self.bytes",
         "        self.file.fill(name, places, view)\n        self.file.fill(name, places, view)\n"
@@ -209,7 +209,7 @@ MUTANTS = [
         "every byte is read twice",
     ),
     mutant(
-        "saved",
+        "open_checkpoint",
         "check-of-the-first-piece",
         "                for start in range(0, total, AT_ONCE):\n",
         "                for start in range(0, total // 2, AT_ONCE):\n",
@@ -217,7 +217,7 @@ MUTANTS = [
         "half of each tensor is not looked at",
     ),
     mutant(
-        "agreed",
+        "shared_errors",
         "no-agreement-after-the-writing",
         "    _raise_first(sorted(errors), problem, groups)\n",
         "    if problem is not None:\n        raise problem\n",
@@ -250,7 +250,7 @@ MUTANTS = [
         "of the groups rank 0's part alone is written down",
     ),
     mutant(
-        "recorded",
+        "engine_record",
         "any-optimizer",
         "    if kind != saved:\n",
         "    if not saved:\n",
@@ -258,7 +258,7 @@ MUTANTS = [
         "the moments of one optimizer are taken for another's",
     ),
     mutant(
-        "recorded",
+        "engine_record",
         "frozen-in-a-group",
         "for name, part in parts if part in group_of}",
         "for name, part in parts}",
@@ -266,7 +266,7 @@ MUTANTS = [
         "a frozen parameter's part at stage 3 is looked for in the optimizer",
     ),
     mutant(
-        "recorded",
+        "engine_record",
         "any-form",
         '    if record.get("form") != folder.FORM:\n',
         '    if not record.get("form"):\n',
@@ -274,7 +274,7 @@ MUTANTS = [
         "a record of a newer form is read as this one",
     ),
     mutant(
-        "recorded",
+        "engine_record",
         "hub-name-taken",
         "    elif not path.is_dir():\n",
         "    elif path.suffix:\n",
@@ -282,7 +282,7 @@ MUTANTS = [
         "a hub's name is said to be an empty folder",
     ),
     mutant(
-        "recorded",
+        "engine_record",
         "scale-forgotten",
         '    if (scale is None) != (counters["scale"] is None):\n',
         "    if True:\n",
@@ -325,7 +325,7 @@ MUTANTS = [
         "what is frozen stays what it was before the load",
     ),
     mutant(
-        "agreed",
+        "shared_errors",
         "each-for-itself",
         "    if reports:\n        rank, text = reports[0]\n",
         "    if problem is not None:\n        raise problem\n"
@@ -335,7 +335,7 @@ MUTANTS = [
         "T30",
     ),
     mutant(
-        "agreed",
+        "shared_errors",
         "one-remedy",
         "remedy = other if error.errno in numbers else remedy",
         'remedy = "make room"',
@@ -392,7 +392,7 @@ MUTANTS = [
         "bytes that are no text are a traceback",
     ),
     mutant(
-        "sums",
+        "checksums",
         "not-compared",
         "        if actual != sums[name]:\n",
         "        if not actual:\n",
@@ -400,7 +400,7 @@ MUTANTS = [
         "a small file that is damaged is used",
     ),
     mutant(
-        "sums",
+        "checksums",
         "of-nothing",
         "hashlib.sha256(content)",
         'hashlib.sha256(b"")',

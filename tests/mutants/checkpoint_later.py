@@ -3,7 +3,7 @@
 from tests.support.mutation import Mutant
 
 HOME = "course_lib/checkpoint/"
-LATER = "tests/course_lib/checkpoint/test_later.py::"
+LATER = "tests/course_lib/checkpoint/test_background_save.py::"
 STEP = LATER + "test_it_is_the_step_it_was_asked_at[2x1-1-None-as-is]"
 OFF_GPU = "tests/course_lib/checkpoint/test_off_gpu.py::test_off_a_gpu_the_same_bytes_are_written"
 STREAMS = "tests/course_lib/checkpoint/test_streams.py::"
@@ -19,7 +19,7 @@ def mutant(file: str, name: str, old: str, new: str, tests: tuple, why: str, tra
 
 MUTANTS = [
     mutant(
-        "later",
+        "background_save",
         "no-copy",
         "        copy = self.beside.copy(x)\n",
         "        copy = x\n",
@@ -27,7 +27,7 @@ MUTANTS = [
         "the steps that go on are in the checkpoint of the step before",
     ),
     mutant(
-        "later",
+        "background_save",
         "copies-read-too-soon",
         "            beside.wait()\n",
         "",
@@ -35,7 +35,7 @@ MUTANTS = [
         "what is written is what the memory held before",
     ),
     mutant(
-        "later",
+        "background_save",
         "updates-do-not-wait",
         "    saving.hold = beside.before(engine.optimizer)\n",
         "",
@@ -43,7 +43,7 @@ MUTANTS = [
         "a checkpoint has parts of the step after",
     ),
     mutant(
-        "later",
+        "background_save",
         "hold-not-removed",
         "            self.hold.remove()\n",
         "            pass\n",
@@ -59,7 +59,7 @@ MUTANTS = [
         "pinned memory is slow to get, and a save gets it anew for every tensor",
     ),
     mutant(
-        "later",
+        "background_save",
         "one-rank-is-enough",
         "    for rank, file in enumerate(files):\n",
         "    for rank, file in enumerate(files[:1]):\n",

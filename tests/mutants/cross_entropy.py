@@ -5,7 +5,7 @@ from tests.support.mutation import Mutant
 PLAIN = "course_lib/tensor_parallel/cross_entropy.py"
 FUSED = "course_lib/tensor_parallel/fused_cross_entropy.py"
 CHECKS = "course_lib/tensor_parallel/loss_checks.py"
-CHOICE = "course_lib/tensor_parallel/kernels_for.py"
+CHOICE = "course_lib/tensor_parallel/kernel_choice.py"
 TESTS = "tests/course_lib/tensor_parallel/test_cross_entropy.py::"
 KERNELS = "tests/course_lib/tensor_parallel/test_loss_kernels.py::"
 ONE = "tests/course_lib/tensor_parallel/test_fused.py::"

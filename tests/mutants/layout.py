@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "layout-partial-passes-as-whole",
-        "course_lib/layout/agree.py",
+        "course_lib/layout/comparison.py",
         "        elif different:\n",
         "        elif False:\n",
         (

@@ -144,7 +144,7 @@ MUTANTS = [
     ),
     Mutant(
         "linear-copies-of-groups",
-        "course_lib/tensor_parallel/on_ranks.py",
+        "course_lib/tensor_parallel/rank_module.py",
         "            memo[id(group)] = group",
         "            pass",
         (

@@ -66,7 +66,7 @@ MUTANTS = [
     ),
     mutant(
         "states-kept-in-memory",
-        "kept.py",
+        "file_bucket.py",
         "                    new[name] = IN_FILE\n",
         "                    new[name] = x.clone()\n",
         (HELD + "[3-nvme-False]", LIMIT),
@@ -110,7 +110,7 @@ MUTANTS = [
     ),
     Mutant(
         "offload-holdings-without-shards",
-        "course_lib/zero/stage3/cut.py",
+        "course_lib/zero/stage3/unit_shards.py",
         "for x in (unit.shard, unit.buffer))]",
         "for x in (unit.buffer,))]",
         (HELD + "[3-cpu-False]",),
@@ -192,7 +192,7 @@ MUTANTS = [
     ),
     mutant(
         "error-of-one-rank",
-        "together.py",
+        "shared_errors.py",
         '        flag = all_reduce(flag, group, "max", donated=True)\n',
         "        flag = flag.clone()\n",
         (FULL + "[3-nvme]", SMALL + "[3-nvme-nvme]"),
@@ -217,7 +217,7 @@ MUTANTS = [
     ),
     mutant(
         "hooks-for-every-bucket",
-        "kept.py",
+        "file_bucket.py",
         "        if not first:\n",
         "        if False:\n",
         (HOOKS,),
@@ -233,7 +233,7 @@ MUTANTS = [
     ),
     mutant(
         "states-one-over-another",
-        "layout.py",
+        "file_layout.py",
         "        before = sum(b - a for a, b in self._spans(name) if b <= start)",
         "        before = 0",
         (SAME + "[3-nvme]", FROZEN + "test_states_of_what_is_trained_lie_end_to_end"),
@@ -241,7 +241,7 @@ MUTANTS = [
     ),
     mutant(
         "lent-unseen",
-        "kept.py",
+        "file_bucket.py",
         "    if not is_known(optimizer):\n",
         "    if False:\n",
         (LENT,),
@@ -249,7 +249,7 @@ MUTANTS = [
     ),
     Mutant(
         "offload-counters-to-files",
-        "course_lib/zero/handover.py",
+        "course_lib/zero/optimizer_parts.py",
         "    return isinstance(x, Tensor) and x.shape == part.shape\n",
         "    return isinstance(x, Tensor)\n",
         (STATES,),
@@ -257,7 +257,7 @@ MUTANTS = [
     ),
     mutant(
         "states-on-the-values",
-        "layout.py",
+        "file_layout.py",
         "        first = self.values_bytes\n",
         "        first = 0\n",
         (APART, SAME + "[3-nvme]"),
@@ -266,7 +266,7 @@ MUTANTS = [
     # ---- files at stages 1 and 2
     mutant(
         "files-load-undone",
-        "kept.py",
+        "file_bucket.py",
         "                take_over([(values, self.shown)])\n",
         "                pass\n",
         (STAY + "[1 half nvme-model]", STAY + "[1 half nvme-data]"),

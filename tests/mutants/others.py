@@ -569,7 +569,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger-ends-when-issued",
-        "course_lib/ledger/flight.py",
+        "course_lib/ledger/in_flight.py",
         "        future.add_done_callback(tell)",
         "        tell()",
         (BOOK + "test_a_span_lasts_as_long_as_the_call_is_under_way",),
@@ -595,7 +595,7 @@ MUTANTS = [
     ),
     Mutant(
         "l11-a-seed-names-engines",
-        "course_lib/zero/stage3/together.py",
+        "course_lib/zero/stage3/branch_guard.py",
         'torch.tensor([int.from_bytes(os.urandom(7), "big")], device=device_of(group))',
         "torch.randint(1 << 56, (1,), device=device_of(group))",
         (LIB + "zero/test_stage3.py::test_a_seed_does_not_make_two_engines_one",),
@@ -652,7 +652,7 @@ MUTANTS = [
     ),
     Mutant(
         "misuse-pickled",
-        "course_lib/tensor_parallel/on_ranks.py",
+        "course_lib/tensor_parallel/rank_module.py",
         "    def __reduce_ex__(self, protocol: int):\n        refuse_to_pickle(self)\n",
         "",
         (MISUSE + "test_copies_and_averages_work_and_files_are_refused[2-sequence]",),
@@ -660,7 +660,7 @@ MUTANTS = [
     ),
     Mutant(
         "misuse-copy-is-pickling",
-        "course_lib/tensor_parallel/on_ranks.py",
+        "course_lib/tensor_parallel/rank_module.py",
         "    def __copy__(self):",
         "    def copied(self):",
         (MISUSE + "test_copies_and_averages_work_and_files_are_refused[2-sequence]",),
@@ -684,7 +684,7 @@ MUTANTS = [
     ),
     Mutant(
         "misuse-whole-numbers-as-activations",
-        "course_lib/tensor_parallel/on_ranks.py",
+        "course_lib/tensor_parallel/rank_module.py",
         "    if not x.is_floating_point():",
         "    if False:",
         (MISUSE + "test_what_is_handed_over_by_mistake_is_named",),

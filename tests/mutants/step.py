@@ -184,7 +184,7 @@ MUTANTS = [
     ),
     Mutant(
         "step-all-decay",
-        "course_lib/step/groups.py",
+        "course_lib/step/decay_groups.py",
         '"weight_decay": 0.0}',
         '"weight_decay": float(decay)}',
         (STEP + "test_norms_and_biases_do_not_decay[gpt2]",),

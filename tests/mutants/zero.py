@@ -4,7 +4,7 @@ from tests.support.mutation import Mutant
 
 ZERO = "course_lib/zero/"
 PARTITION, BUCKETS, SHARDS = f"{ZERO}partition.py", f"{ZERO}buckets.py", f"{ZERO}shards.py"
-HOME = f"{ZERO}home.py"
+HOME = f"{ZERO}optimizer_home.py"
 DDP, STAGE1, STAGE2 = f"{ZERO}ddp.py", f"{ZERO}stage1.py", f"{ZERO}stage2.py"
 STAGES = "tests/course_lib/zero/test_stages.py::"
 ONE = f"{STAGES}test_a_stage_is_one_process"

@@ -5,7 +5,7 @@ from tests.support.mutation import Mutant
 ZERO = "course_lib/zero/"
 ENGINE = f"{ZERO}engine.py"
 PRECISION = f"{ZERO}precision.py"
-HANDOVER = f"{ZERO}handover.py"
+HANDOVER = f"{ZERO}optimizer_parts.py"
 MICROS = f"{ZERO}micro_batches.py"
 REFUSALS = f"{ZERO}refusals.py"
 STAGES = "tests/course_lib/zero/test_stages.py::"

@@ -3,10 +3,11 @@
 from tests.support.mutation import Mutant
 
 ZERO = "course_lib/zero/"
-UNITS, CUT, HOOKS = (f"{ZERO}stage3/{name}.py" for name in ("units", "cut", "hooks"))
-CHOICE, ENGINE, SHARDS = f"{ZERO}stage3/choice.py", f"{ZERO}engine.py", f"{ZERO}shards.py"
-LOADED, EDITS, REFUSALS = f"{ZERO}loaded.py", f"{ZERO}edits.py", f"{ZERO}refusals.py"
-STATES, BUCKETS, DDP = f"{ZERO}face.py", f"{ZERO}buckets.py", f"{ZERO}ddp.py"
+UNITS, CUT, HOOKS = (f"{ZERO}stage3/{name}.py" for name in ("units", "unit_shards", "hooks"))
+CHOICE, ENGINE, SHARDS = f"{ZERO}stage3/unit_choice.py", f"{ZERO}engine.py", f"{ZERO}shards.py"
+LOADED, EDITS = f"{ZERO}outside_changes.py", f"{ZERO}gradient_guard.py"
+REFUSALS = f"{ZERO}refusals.py"
+STATES, BUCKETS, DDP = f"{ZERO}module_interface.py", f"{ZERO}buckets.py", f"{ZERO}ddp.py"
 OUTSIDE, MISUSED = (
     "tests/course_lib/zero/test_outside.py::",
     "tests/course_lib/zero/test_misused.py::",
@@ -22,7 +23,8 @@ COPIES = f"{OUTSIDE}test_copies_of_a_model_at_stage_3"
 EDITED = f"{MISUSED}test_gradients_are_not_edited_in_vain"
 NAMES = f"{MISUSED}test_what_no_engine_can_follow_is_refused_by_name"
 COMPARED = (
-    "tests/course_lib/zero/test_loaded.py::test_only_shards_that_were_written_to_are_compared"
+    "tests/course_lib/zero/test_outside_changes.py::"
+    "test_only_shards_that_were_written_to_are_compared"
 )
 SPARSE = f"{MISUSED}test_a_sparse_gradient_that_comes_is_refused"
 

@@ -3,9 +3,10 @@
 from tests.support.mutation import Mutant
 
 STAGE3 = "course_lib/zero/stage3/"
-UNITS, CUT, HOOKS = f"{STAGE3}units.py", f"{STAGE3}cut.py", f"{STAGE3}hooks.py"
-CHOICE, GRADIENTS = f"{STAGE3}choice.py", f"{STAGE3}gradients.py"
-PREFETCH, BUILD, TOGETHER = f"{STAGE3}prefetch.py", f"{STAGE3}options.py", f"{STAGE3}together.py"
+UNITS, CUT, HOOKS = f"{STAGE3}units.py", f"{STAGE3}unit_shards.py", f"{STAGE3}hooks.py"
+CHOICE, GRADIENTS = f"{STAGE3}unit_choice.py", f"{STAGE3}gradients.py"
+PREFETCH, BUILD = f"{STAGE3}prefetch.py", f"{STAGE3}options.py"
+TOGETHER = f"{STAGE3}branch_guard.py"
 ENGINE = "course_lib/zero/engine.py"
 TESTS = "tests/course_lib/zero/test_stage3.py::"
 ONE = "tests/course_lib/zero/test_stages.py::test_a_stage_is_one_process"

@@ -17,7 +17,7 @@ from course_lib.pretrained.header import CheckpointError
 MASTER = "master"
 
 
-class Part(NamedTuple):
+class OptimizerPart(NamedTuple):
     """One rank's part of the optimizer."""
 
     archive: Archive
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     gaps: list[list[int]] | None  # elements after each parameter of a group that belong to none
 
 
-def part_of(archive: Archive) -> Part:
+def part_of(archive: Archive) -> OptimizerPart:
     """What an optimizer file holds, at whichever stage it was written."""
     told = archive.content
     saved = told.get("optimizer_state_dict") if isinstance(told, Mapping) else None
@@ -59,7 +59,7 @@ def part_of(archive: Archive) -> Part:
         ]
         gaps = None if third else saved.get("param_alignment_paddings")
         release = str(told.get("ds_version", ""))
-        return Part(archive, stage, int(world), release, flats, scalars, gaps)
+        return OptimizerPart(archive, stage, int(world), release, flats, scalars, gaps)
     except CheckpointError:
         raise
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:

@@ -3,7 +3,7 @@
 In the order of reading: work, machine, costs, step, bars, presets, calibrate. Lesson 15.
 """
 
-from course_lib.estimate.time.costs import Costs, Counted, costs, costs_of_number
+from course_lib.estimate.time.costs import Costs, ModelCounts, costs, costs_of_number
 from course_lib.estimate.time.machine import (
     Constants,
     Link,
@@ -19,9 +19,9 @@ from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
 __all__ = [
     "Constants",
     "Costs",
-    "Counted",
     "Link",
     "Machine",
+    "ModelCounts",
     "Passes",
     "Place",
     "Rate",

@@ -50,7 +50,7 @@ class Costs:
     files: float = 0.0
 
 
-class Counted:
+class ModelCounts:
     """What follows from a model's parameters alone, whatever its rows are: counted once for each
     tp, dp, stage and offload. Bytes of a step are those of its first micro-batch and so many more
     for each further one. `rank` is one of dp; `keep`: bytes of parameters that may stay whole."""
@@ -107,11 +107,16 @@ class Counted:
 
 
 def costs(
-    config: Config, setting: Setting, place: Place, length: int, *, counted: Counted | None = None
+    config: Config,
+    setting: Setting,
+    place: Place,
+    length: int,
+    *,
+    counted: ModelCounts | None = None,
 ) -> Costs:
     """Of a step of `setting.accumulate` micro-batches of `setting.rows` sequences on each replica.
     `counted`: what follows from the parameters, where it is known already."""
-    counted = counted or Counted(config, setting, place)
+    counted = counted or ModelCounts(config, setting, place)
     config, held, k = counted.config, counted.held, setting.accumulate
     cut = {"width": setting.width, "sequence": place.sequence}
     over_tp: dict[str, tuple[float, int]] = {}

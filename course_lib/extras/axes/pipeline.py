@@ -27,19 +27,19 @@ from course_lib.meta import memory_key
 from course_lib.step.losses import valid
 
 
-class Saved:
+class SavedTensor:
     """One tensor that a graph holds; it goes when the graph lets go of it."""
 
     def __init__(self, tensor: Tensor, micro: int):
         self.tensor, self.micro = tensor, micro
 
 
-class Kept:
+class SavedTensors:
     """Counts the tensors that autograd saves in `of(micro)`, and what of them is still held."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
         self._parameters = {memory_key(p.untyped_storage()) for p in parameters}
-        self._saved: weakref.WeakSet[Saved] = weakref.WeakSet()
+        self._saved: weakref.WeakSet[SavedTensor] = weakref.WeakSet()
         self.most_bytes = 0
         self.most_micros = 0
 
@@ -47,8 +47,8 @@ class Kept:
     def of(self, micro: int) -> Iterator[None]:
         """A forward of this micro-batch runs in here."""
 
-        def pack(tensor: Tensor) -> Saved:
-            saved = Saved(tensor, micro)
+        def pack(tensor: Tensor) -> SavedTensor:
+            saved = SavedTensor(tensor, micro)
             if memory_key(tensor.untyped_storage()) not in self._parameters:
                 self._saved.add(saved)
             return saved
@@ -68,12 +68,12 @@ class Kept:
         return sum({memory_key(storage): storage.nbytes() for storage in storages}.values())
 
 
-class Run(NamedTuple):
+class PipelineStep(NamedTuple):
     """What a step of a pipeline gave on this rank."""
 
     loss: float  # the mean over all tokens, on every rank
     walked: list[Timed]  # what this rank did, in units of work that messages carried along
-    kept: Kept
+    kept: SavedTensors
 
 
 class Pipeline:
@@ -104,7 +104,9 @@ class Pipeline:
                 "rank makes it by ranks.new_group, or take a model with tied=False"
             )
 
-    def step(self, ids: Tensor, targets: Tensor, *, micros: int, schedule: str = "1f1b") -> Run:
+    def step(
+        self, ids: Tensor, targets: Tensor, *, micros: int, schedule: str = "1f1b"
+    ) -> PipelineStep:
         """Add the gradients of the mean loss of a batch (b, s), in `micros` pieces of its rows.
 
         All ranks pass the same batch; the first reads its ids, the last its targets, of which -100
@@ -128,7 +130,7 @@ class Pipeline:
             table.grad = summed if earlier is None else earlier + summed
         with labelled("scalars"):
             loss = broadcast(walk.loss, self.group, src=self.stages - 1)
-        return Run(loss.item(), walk.walked, walk.kept)
+        return PipelineStep(loss.item(), walk.walked, walk.kept)
 
 
 class _Walk:
@@ -142,7 +144,7 @@ class _Walk:
         self.targets = [piece.clone() for piece in targets.tensor_split(micros)]
         self.tokens = max(1, valid(targets))
         self.loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.kept = Kept(pipeline.stage.parameters())
+        self.kept = SavedTensors(pipeline.stage.parameters())
         self.ends: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch: what came in, what went out
         self.sent: list[Handle] = []
         self.walked: list[Timed] = []

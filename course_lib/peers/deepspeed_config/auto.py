@@ -52,7 +52,7 @@ TOTAL, WARMUP = "scheduler.params.total_num_steps", "scheduler.params.warmup_num
 FILLED = (*OF_ARGUMENTS, BATCH, LOWEST, TOTAL, WARMUP)
 
 
-class Origin(NamedTuple):
+class ValueOrigin(NamedTuple):
     """A value of the resolved config, and a sentence that says where it comes from."""
 
     value: object
@@ -75,7 +75,7 @@ class Resolved:
     sentences with which the integration ends before DeepSpeed is asked."""
 
     config: dict
-    origins: dict[str, Origin] = field(default_factory=dict)
+    origins: dict[str, ValueOrigin] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)
     unresolved: dict[str, str] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Resolved:
     def put(self, path: str, value: object, origin: str) -> None:
         *above, name = path.split(".")
         at(self.config, above)[name] = value
-        self.origins[path] = Origin(value, origin)
+        self.origins[path] = ValueOrigin(value, origin)
 
     def fill(self, path: str, value: object, origin: str, name: str | None = None) -> None:
         """Resolve an "auto"; another value is held against the argument `name`."""
@@ -113,7 +113,7 @@ def resolve(
         _accelerate(work)
         _finalize(work, args, model)
     for path, value in leaves(work.config):
-        work.origins.setdefault(path, Origin(value, OF_THE_FILE))
+        work.origins.setdefault(path, ValueOrigin(value, OF_THE_FILE))
         if value == AUTO:
             work.unresolved[path] = _why(work, path, arguments, model)
     return work

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from course_lib.peers.deepspeed_config import auto, schema, source
-from course_lib.peers.deepspeed_config.config import Config
+from course_lib.peers.deepspeed_config.config import DeepSpeedConfig
 from course_lib.peers.deepspeed_config.finding import Finding, in_order
 from course_lib.peers.deepspeed_config.rules import (
     autos,
@@ -32,7 +32,7 @@ FAMILIES = (values, sizes, effects, conflicts, batch, optimizers, autos)
 
 
 @dataclass
-class Report:
+class ConfigReport:
     """`findings` in the order of the file; `resolved`: dotted path → {"value", "origin"}; `value`
     is the file's and `config` the same resolved, None where the file holds no config; `notes` say
     what it was checked against."""
@@ -47,7 +47,7 @@ class Report:
         return sum(item.level == level for item in self.findings)
 
 
-def check_file(path: Path, *, known: schema.Schema | None = None, **how: object) -> Report:
+def check_file(path: Path, *, known: schema.Schema | None = None, **how: object) -> ConfigReport:
     """The report on a file; `how` is what `check_document` takes."""
     known = schema.load() if known is None else known
     report = check_document(source.read(path), known, **how)
@@ -62,14 +62,14 @@ def check_document(
     world: int | None = None,
     arguments: Mapping | None = None,
     model: Mapping | None = None,
-) -> Report:
+) -> ConfigReport:
     """The report on a document that has been read. `arguments` are the Trainer's, `model` is the
     content of a config.json."""
     value = document.value
     if value is None:
-        return Report(in_order(document.findings))
+        return ConfigReport(in_order(document.findings))
     resolved = auto.resolve(value, arguments, model, world or _ranks(value, arguments))
-    config = Config(value, document.places, known, resolved, world, arguments)
+    config = DeepSpeedConfig(value, document.places, known, resolved, world, arguments)
     misnamed = [config.finding(*row) for row in unknown.check(config)]
     meant, renamed = as_meant(document, misnamed)
     if renamed:
@@ -81,7 +81,7 @@ def check_document(
     origins = {path: origin._asdict() for path, origin in resolved.origins.items()}
     if world is None and value.get(batch.BATCH) == auto.AUTO and arguments is not None:
         origins[batch.BATCH]["origin"] += "; --world names the ranks"
-    return Report(in_order(document.findings + found), origins, value, resolved.config)
+    return ConfigReport(in_order(document.findings + found), origins, value, resolved.config)
 
 
 def _ranks(value: Mapping, arguments: Mapping | None) -> int:

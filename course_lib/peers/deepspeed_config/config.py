@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from course_lib.peers.deepspeed_config.auto import Resolved, at
 from course_lib.peers.deepspeed_config.finding import Finding
-from course_lib.peers.deepspeed_config.json_reader import Place
+from course_lib.peers.deepspeed_config.json_reader import KeyPlace
 from course_lib.peers.deepspeed_config.kinds import judge
 from course_lib.peers.deepspeed_config.schema import Schema
 
@@ -22,11 +22,11 @@ PARAMS = (("optimizer", "params"), ("scheduler", "params"))
 
 
 @dataclass
-class Config:
+class DeepSpeedConfig:
     """`value` is the file's; `auto` has the same with every "auto" filled in that can be."""
 
     value: dict
-    places: dict[tuple, Place]
+    places: dict[tuple, KeyPlace]
     schema: Schema
     auto: Resolved
     world: int | None = None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from course_lib import files
 from course_lib.peers.deepspeed_config.auto import at
-from course_lib.peers.deepspeed_config.check import Report, check_document, rename
+from course_lib.peers.deepspeed_config.check import ConfigReport, check_document, rename
 from course_lib.peers.deepspeed_config.finding import Finding
 from course_lib.peers.deepspeed_config.schema import Schema
 from course_lib.peers.deepspeed_config.source import Document
@@ -51,7 +51,7 @@ def fixed(value: Mapping, findings_of: Callable[[dict], list[Finding]], first: l
     return Fixed(config, done, left)
 
 
-def fix_file(path: Path, report: Report, known: Schema, **how: object) -> Fixed:
+def fix_file(path: Path, report: ConfigReport, known: Schema, **how: object) -> Fixed:
     """Write the corrected copy of a file that was checked; ValueError where it cannot have one.
     `how` is what `check_document` takes."""
     if report.value is None:

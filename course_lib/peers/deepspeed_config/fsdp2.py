@@ -6,7 +6,7 @@ backward or does not; it offloads all of them or none, and knows no files. Lesso
 
 from __future__ import annotations
 
-from course_lib.estimate.ladder import Machine
+from course_lib.estimate.ladder import Nodes
 from course_lib.estimate.setting import Setting
 
 # model_type to where the list of blocks is, and the class of one.
@@ -92,7 +92,7 @@ def notes(setting: Setting) -> list[str]:
 
 
 def accelerate_fsdp2(
-    setting: Setting, machine: Machine, kind: str | None = None, *, tp: int = 1
+    setting: Setting, machine: Nodes, kind: str | None = None, *, tp: int = 1
 ) -> str:
     """`accelerate launch --config_file` for FSDP2, over replicas of `tp` ranks each."""
     if setting.stage == 0:
@@ -116,7 +116,7 @@ def accelerate_fsdp2(
     return _yaml(found)
 
 
-def accelerate_deepspeed(setting: Setting, machine: Machine, config: str) -> str:
+def accelerate_deepspeed(setting: Setting, machine: Nodes, config: str) -> str:
     """`accelerate launch --config_file` with a DeepSpeed file, which says all else."""
     launch = _launch("DEEPSPEED", setting, machine)
     del launch["mixed_precision"]  # a DeepSpeed file says it, and both at once are refused
@@ -126,7 +126,7 @@ def accelerate_deepspeed(setting: Setting, machine: Machine, config: str) -> str
     return _yaml({**launch, "deepspeed_config": section})
 
 
-def _launch(kind: str, setting: Setting, machine: Machine) -> dict:
+def _launch(kind: str, setting: Setting, machine: Nodes) -> dict:
     found = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,

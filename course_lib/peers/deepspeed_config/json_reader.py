@@ -23,7 +23,7 @@ _WORD = re.compile(r"'[^'\n]*'|[-+.\w]+|\S")
 Path = tuple  # of keys, and of positions in a list
 
 
-class Place(NamedTuple):
+class KeyPlace(NamedTuple):
     """Where a key stands; the value, for what has none."""
 
     line: int
@@ -41,18 +41,18 @@ class Fault(NamedTuple):
 
 
 @dataclass
-class Reading:
+class JsonText:
     """`value` is None, and `whole` False, where the text breaks off being JSON."""
 
     value: object = None
-    places: dict[Path, Place] = field(default_factory=dict)
+    places: dict[Path, KeyPlace] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     whole: bool = False
 
 
-def read_json(text: str) -> Reading:
+def read_json(text: str) -> JsonText:
     """Read a text to its end, or to the first place that is no JSON."""
-    reading = Reading()
+    reading = JsonText()
 
     def fault(kind: str, at: int, detail: str = "", path: Path = ()) -> None:
         reading.faults.append(Fault(kind, path, *_place(text, at), detail))
@@ -84,8 +84,8 @@ def read_json(text: str) -> Reading:
     return reading
 
 
-def _place(text: str, at: int) -> Place:
-    return Place(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+def _place(text: str, at: int) -> KeyPlace:
+    return KeyPlace(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
 
 
 def _integer(digits: str) -> float:
@@ -93,7 +93,7 @@ def _integer(digits: str) -> float:
     return int(digits) if len(digits) < LONG else math.inf
 
 
-def _walk(text: str, reading: Reading, fault) -> bool:
+def _walk(text: str, reading: JsonText, fault) -> bool:
     """Note the place of every key and value of a text that is JSON, and what such a text can have
     wrong: a key given twice, a number without end, too many brackets. Whether it can be used."""
     above: list[Path] = []  # the open containers

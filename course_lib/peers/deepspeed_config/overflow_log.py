@@ -29,7 +29,7 @@ NOT_FOUND, DIVERGED, UNKNOWN = "no scale was found", "diverged", "the log has no
 SKIPS = ("reduced", "kept", "skipped")
 
 
-class Event(NamedTuple):
+class OverflowEvent(NamedTuple):
     """What a line says. `kind`: a step skipped with the scale "reduced", with it "kept" by the
     hysteresis, or "skipped" without a scale; the run "ended"; a "step"."""
 
@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class LogReading:
     """What a log comes to; `first` and `scale` are None where no line has a scale."""
 
     skipped: int
@@ -57,13 +57,13 @@ class Reading:
         return doublings * window + 1 if doublings else 0  # the first good step is not counted
 
 
-def read_overflows(lines: Iterable[str]) -> Reading:
+def read_overflows(lines: Iterable[str]) -> LogReading:
     """What a log of rank 0, or of all ranks together, comes to. The training loop prints a "step N"
     after each: only so the log tells of steps that were made."""
     found = list(events(lines))
     scales = [event for event in found if event.before and event.after]
     grown = [(a.after, b.before) for a, b in pairwise(scales) if b.before > a.after]
-    return Reading(
+    return LogReading(
         skipped=sum(event.kind in SKIPS for event in found),
         first=scales[0].before if scales else None,
         scale=scales[-1].after if scales else None,
@@ -72,7 +72,7 @@ def read_overflows(lines: Iterable[str]) -> Reading:
     )
 
 
-def events(lines: Iterable[str]) -> Iterator[Event]:
+def events(lines: Iterable[str]) -> Iterator[OverflowEvent]:
     """The events of a log in their order, each once, however many ranks have printed it."""
     lines = list(lines)
     # Ranks print at their own pace, and the order holds within one: the lowest that is there.
@@ -85,9 +85,9 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
             if _rank(line) == lowest[_OVERFLOW]:
                 yield _skip(line)
         elif _ENDED in line:
-            yield Event("ended")
+            yield OverflowEvent("ended")
         elif (found := _STEP.search(line)) and _rank(line) == lowest[_STEP]:
-            yield Event("step", number=int(found[1]))
+            yield OverflowEvent("step", number=int(found[1]))
 
 
 def lines_of(scale: LossScale, overflow: bool) -> list[str]:
@@ -110,15 +110,15 @@ def _rank(line: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _skip(line: str) -> Event:
+def _skip(line: str) -> OverflowEvent:
     if found := _REDUCED.search(line):
-        return Event("reduced", float(found[1]), float(found[2]))
+        return OverflowEvent("reduced", float(found[1]), float(found[2]))
     if found := _KEPT.search(line):
-        return Event("kept", float(found[1]), float(found[1]))
-    return Event("skipped")  # a static scale, or bf16 with check_grad_overflow
+        return OverflowEvent("kept", float(found[1]), float(found[1]))
+    return OverflowEvent("skipped")  # a static scale, or bf16 with check_grad_overflow
 
 
-def _verdict(found: Sequence[Event]) -> str:
+def _verdict(found: Sequence[OverflowEvent]) -> str:
     kinds = {event.kind for event in found}
     if not kinds.intersection({*SKIPS, "ended"}):
         return NONE
@@ -130,7 +130,7 @@ def _verdict(found: Sequence[Event]) -> str:
     return LOOKING if skipping else SETTLED
 
 
-def _made(found: Sequence[Event]) -> tuple[bool, bool]:
+def _made(found: Sequence[OverflowEvent]) -> tuple[bool, bool]:
     """Whether some step was made, and whether the last one was skipped."""
     made, skipping, pending, last = False, False, False, None
     for event in found:
@@ -142,7 +142,7 @@ def _made(found: Sequence[Event]) -> tuple[bool, bool]:
     return made, skipping
 
 
-def _at_least(found: Sequence[Event]) -> bool:
+def _at_least(found: Sequence[OverflowEvent]) -> bool:
     """Whether the last reduction left the scale where it was, because it is the least one.
 
     Older releases word a pass by the hysteresis so, too; that comes before a reduction, not after.

@@ -19,7 +19,7 @@ NO_LOG = (
 LATE = "Each rate comes one update later: DeepSpeed makes the first two updates with the first one."
 
 
-class Span(NamedTuple):
+class ScheduleSpan(NamedTuple):
     """Updates `first` to before `end` (None: all later ones), where DeepSpeed's rate of update n
     is the other schedule's of update n - late."""
 
@@ -28,7 +28,7 @@ class Span(NamedTuple):
     late: int
 
 
-ALL_LATE = (Span(1, None, 1),)
+ALL_LATE = (ScheduleSpan(1, None, 1),)
 
 
 class Equivalent(NamedTuple):
@@ -37,7 +37,7 @@ class Equivalent(NamedTuple):
     call: str | None
     lr: float | None
     words: str
-    spans: tuple[Span, ...] = ()
+    spans: tuple[ScheduleSpan, ...] = ()
 
     def __str__(self) -> str:
         return self.words if self.call is None else f"{self.call}\n  {self.words}"
@@ -93,7 +93,7 @@ def _cosine(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivale
     return Equivalent(
         call, lr, "The warm-up comes one update later, the decay does not: the rate of the top is "
         "left out. After the last update DeepSpeed stays at the bottom, and the other rises again.",
-        (Span(1, steps + 1, 1), Span(steps + 1, max(total, steps) + 1, 0)),
+        (ScheduleSpan(1, steps + 1, 1), ScheduleSpan(steps + 1, max(total, steps) + 1, 0)),
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _range_test(params: Mapping[str, Any], *_: object) -> Equivalent:
     done = f"n // {size}" if params["lr_range_test_staircase"] else f"n / {size}"
     call = f"{TORCH}.LambdaLR(optimizer, lambda n: 1 + {rate} * ({done}))"
     words = "None by name: torch's LinearLR stops at a rate, this one rises without end."
-    return Equivalent(call, params["lr_range_test_min_lr"], words, (Span(0, None, 0),))
+    return Equivalent(call, params["lr_range_test_min_lr"], words, (ScheduleSpan(0, None, 0),))
 
 
 def _one_cycle(params: Mapping[str, Any], *_: object) -> Equivalent:
@@ -120,7 +120,7 @@ def _one_cycle(params: Mapping[str, Any], *_: object) -> Equivalent:
         call, low, "For one cycle; then CyclicLR begins anew, and DeepSpeed stays at the bottom or "
         "decays from there. OneCycle also writes Adam's betas, the second one as 0.99. torch's "
         "OneCycleLR takes other arguments, and its default is a cosine.",
-        (Span(0, int(up + down) + 1, 0),),
+        (ScheduleSpan(0, int(up + down) + 1, 0),),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from course_lib.estimate.deepspeed import HALF, OVERLAP
-from course_lib.estimate.ladder import LIVE, Machine
+from course_lib.estimate.ladder import LIVE, Nodes
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.shape import Shape
 from course_lib.gpt import Config
@@ -54,7 +54,7 @@ class Sizes:
 
 def deepspeed(
     setting: Setting,
-    machine: Machine,
+    machine: Nodes,
     sizes: Sizes,
     *,
     trainer: bool = False,
@@ -108,7 +108,7 @@ def training_arguments(setting: Setting, config: str) -> dict:
     }
 
 
-def bucket(machine: Machine, sizes: Sizes) -> int:
+def bucket(machine: Nodes, sizes: Sizes) -> int:
     """Elements of a bucket: hidden_size², as the Trainer takes, or fewer where overlapping would
     set aside more than a twentieth of the GPU."""
     room = int(machine.gpu_bytes / SHARE / (2 * HALF * OVERLAP))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.peers.deepspeed_config.finding import Finding
-from course_lib.peers.deepspeed_config.json_reader import DEEPEST, Place, read_json
+from course_lib.peers.deepspeed_config.json_reader import DEEPEST, KeyPlace, read_json
 
 LARGEST = 1 << 18  # bytes; a config has some kilobytes
 JSON, SYSTEM = "RFC 8259, the JSON standard", "the file system"
@@ -73,7 +73,7 @@ class Document:
 
     path: Path
     value: dict | None = None
-    places: dict[tuple, Place] = field(default_factory=dict)
+    places: dict[tuple, KeyPlace] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     def add(

@@ -15,7 +15,7 @@ from textwrap import wrap
 
 from course_lib.estimate import ladder
 from course_lib.estimate.fit import check_gpus
-from course_lib.estimate.ladder import Machine, Rung
+from course_lib.estimate.ladder import Nodes, Rung
 from course_lib.estimate.over_tp import check_cut
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
@@ -33,13 +33,13 @@ SHOWN = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 @dataclass(frozen=True)
-class Task:
+class WalkTask:
     """What is to be trained where."""
 
     path: Path
     keys: dict
     model: Config | Shape
-    machine: Machine
+    machine: Nodes
     rows: int
     length: int
     precision: str
@@ -48,7 +48,7 @@ class Task:
     def read(
         cls, path: Path, gpu_memory: str, host_memory: str | None, *, gpus: int, nodes: int,
         rows: int, length: int, precision: str,
-    ) -> Task:  # fmt: skip
+    ) -> WalkTask:  # fmt: skip
         for name, value, least in (
             ("--gpus", gpus, 1), ("--nodes", nodes, 1), ("--rows", rows, 1), ("--length", length, 0)
         ):  # fmt: skip
@@ -58,7 +58,7 @@ class Task:
         if precision not in DTYPES:
             raise ValueError(f"--precision {precision} is none of {', '.join(DTYPES)}")
         host = None if host_memory is None else nbytes(host_memory, "--host-memory")
-        machine = Machine(nbytes(gpu_memory, "--gpu-memory"), gpus, nodes, host)
+        machine = Nodes(nbytes(gpu_memory, "--gpu-memory"), gpus, nodes, host)
         model = read_ours(path) or read(path)
         if isinstance(model, Config):
             length = length or model.length
@@ -76,7 +76,7 @@ class Walk:
     nothing fits, the GPUs that the last rung needs, None where no number is enough, and then the
     longest sequences that would do."""
 
-    task: Task
+    task: WalkTask
     rungs: list[Rung]
     first: Rung | None
     back_up: Setting | None
@@ -203,7 +203,7 @@ def _params(model: Config | Shape) -> int:
     return (shape_of(model) if isinstance(model, Config) else model).params
 
 
-def walk(task: Task) -> Walk:
+def walk(task: WalkTask) -> Walk:
     """The ladder from top to bottom."""
     how = (task.model, task.machine)
     rungs = ladder.ladder(*how, task.rows, task.length, precision=task.precision)

@@ -25,7 +25,7 @@ class NotInstalled(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Call:
+class LauncherCall:
     """What a launcher is asked for; `options` stand in the place of its choice of ranks."""
 
     program: Path
@@ -72,7 +72,7 @@ def five(rank: int, world: int, port: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def torchrun(call: Call) -> Started:
+def torchrun(call: LauncherCall) -> Started:
     """torch's launcher; alone on a host it looks for a free port itself."""
     meet = ["--standalone"]
     if call.port is not None:
@@ -81,13 +81,13 @@ def torchrun(call: Call) -> Started:
     return Started(call.line("-m", "torch.distributed.run", *meet, ranks=ranks))
 
 
-def deepspeed(call: Call) -> Started:
+def deepspeed(call: LauncherCall) -> Started:
     """DeepSpeed's launcher: it takes 29500 where no port is given, whoever listens there."""
     words = ["-m", "deepspeed.launcher.runner", "--master_port", str(call.free_port())]
     return Started(call.line(*words, ranks=["--num_gpus", str(call.world)]))
 
 
-def accelerate(call: Call) -> Started:
+def accelerate(call: LauncherCall) -> Started:
     """Accelerate's launcher, with a config file written for it: MULTI_GPU starts ranks by torch's
     launcher, on a host without GPUs as well."""
     file = call.folder / "accelerate.yaml"
@@ -99,7 +99,7 @@ def accelerate(call: Call) -> Started:
     return Started(call.line(*words, ranks=["--config_file", str(file)]))
 
 
-def by_hand(call: Call) -> Started:
+def by_hand(call: LauncherCall) -> Started:
     """One process, as in a notebook: no launcher, five variables set, or those in `options`."""
     if call.world != 1:
         raise ValueError(f"without a launcher there is one process, not {call.world}: world=1")
@@ -113,7 +113,7 @@ def by_hand(call: Call) -> Started:
 class Launcher:
     """How it is started; the module that it is, and what brings that."""
 
-    start: Callable[[Call], Started]
+    start: Callable[[LauncherCall], Started]
     needs: str
     remedy: str
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from course_lib import ranks
 from course_lib.peers.launchers.as_rank import FOLDER, PROGRAM, SECONDS, STARTER
-from course_lib.peers.launchers.commands import Call, Started, launcher
+from course_lib.peers.launchers.commands import LauncherCall, Started, launcher
 
 BEFORE = "before.json"  # the launcher's own environment, for a rank to compare with
 WRAPPER = Path(__file__).with_name("as_rank.py")
@@ -92,7 +92,9 @@ def run(
         raise FileNotFoundError(f"there is no program {program}")
     for _ in range(ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix="course-launch-") as folder:
-            started = entry.start(Call(WRAPPER, world, arguments, options, port, Path(folder)))
+            started = entry.start(
+                LauncherCall(WRAPPER, world, arguments, options, port, Path(folder))
+            )
             env = {**environment(), **(variables or {}), **started.variables, PROGRAM: str(program)}
             env |= {FOLDER: folder, SECONDS: str(timeout), STARTER: str(os.getpid())}
             env["TMPDIR"] = folder  # where torchrun leaves a folder of logs: it goes with this one

@@ -11,22 +11,22 @@ import torch.distributed as dist
 
 from course_lib import ranks
 from course_lib.peers.ways.ds_config import for_trainer
-from course_lib.peers.ways.evidence import Run
-from course_lib.peers.ways.setting import NotThere, Setting
+from course_lib.peers.ways.evidence import RunEvidence
+from course_lib.peers.ways.setting import NotThere, WaySetting
 from course_lib.peers.ways.trainer_run import trained
 from course_lib.peers.ways.with_deepspeed import check_can
 from course_lib.peers.ways.with_trainer import fsdp_config
 from course_lib.peers.ways.workload import Workload, the_package
 
 
-def for_fsdp(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def for_fsdp(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     """`fsdp=True` with `use_cpu=True`: Accelerate trains with DDP."""
     _check_cpu(me)
     config = fsdp_config(workload, setting)
     return trained("fsdp=True", me, workload, setting, fsdp=True, fsdp_config=config)
 
 
-def without_use_cpu(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def without_use_cpu(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     """A DeepSpeed config without `use_cpu=True`: each rank's Trainer believes that it is alone, and
     all ranks read the same rows."""
     _check_cpu(me)
@@ -35,7 +35,7 @@ def without_use_cpu(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     return trained("deepspeed without use_cpu", me, workload, setting, **more)
 
 
-def loaded_cut(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def loaded_cut(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     """`from_pretrained(…, distributed_config=DistributedConfig(fsdp_size=N))`, Transformers' own
     FSDP2: each rank's shard is a view of the full tensor, which stays in memory."""
     _check_cpu(me)

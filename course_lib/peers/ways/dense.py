@@ -8,13 +8,13 @@ from __future__ import annotations
 import torch
 
 from course_lib import ranks
-from course_lib.peers.ways.evidence import Before, Evidence, Run, held_by, traffic
+from course_lib.peers.ways.evidence import Before, Evidence, RunEvidence, held_by, traffic
 from course_lib.peers.ways.loop import adamw, booked, on
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.workload import Workload
 
 
-def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def train(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     before = Before()
     model = workload.model().to(me.device, getattr(torch, setting.precision))
     trained = list(model.parameters())
@@ -47,4 +47,4 @@ def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     del loss, batch
     held = held_by(before, model, optimizer)
     evidence = Evidence(type(model).__name__, type(optimizer).__name__, held, **traffic(book))
-    return Run("dense", losses, norms, evidence)
+    return RunEvidence("dense", losses, norms, evidence)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from torch import nn
 
 from course_lib.peers.deepspeed_config.auto import left_to_the_trainer
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.workload import Workload
 
 BUCKET = 20_000  # elements; the defaults are 5e8, which reserve gigabytes
 
 
-def ds_config(workload: Workload, setting: Setting) -> dict:
+def ds_config(workload: Workload, setting: WaySetting) -> dict:
     """A whole config: nothing is left to a default that a reader would have to know."""
     zero: dict = {"stage": setting.stage}
     if setting.stage:
@@ -58,7 +58,7 @@ def ds_config(workload: Workload, setting: Setting) -> dict:
     return config
 
 
-def for_trainer(workload: Workload, setting: Setting) -> dict:
+def for_trainer(workload: Workload, setting: WaySetting) -> dict:
     """The same with `auto` wherever the Trainer knows the value from its arguments."""
     return left_to_the_trainer(ds_config(workload, setting))
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from course_lib import ranks
 from course_lib.peers.ways import dense, ours, with_deepspeed, with_fsdp2, with_trainer
-from course_lib.peers.ways.evidence import Run
+from course_lib.peers.ways.evidence import RunEvidence
 from course_lib.peers.ways.launched import quiet
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.workload import Workload
 
-WAYS: dict[str, Callable[[ranks.Me, Workload, Setting], Run]] = {
+WAYS: dict[str, Callable[[ranks.Me, Workload, WaySetting], RunEvidence]] = {
     "dense": dense.train,
     "course_lib": ours.train,
     "deepspeed": with_deepspeed.train,
@@ -21,7 +21,7 @@ WAYS: dict[str, Callable[[ranks.Me, Workload, Setting], Run]] = {
 }
 
 
-def train(way: str, me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def train(way: str, me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     """One training by one way; NotThere where the way has no such setting."""
     if way not in WAYS:
         raise ValueError(f"there is no way {way!r}: {', '.join(WAYS)}")

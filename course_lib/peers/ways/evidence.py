@@ -40,7 +40,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunEvidence:
     """A training by one way: losses and norms of each step over all ranks, and the evidence."""
 
     way: str

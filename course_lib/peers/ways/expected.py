@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from course_lib.peers.ways.ds_config import BUCKET
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.setting import WaySetting
 
 OURS, DEEPSPEED, FSDP = "course_lib", "deepspeed", "fsdp2"
 FAMILY = {"trainer+deepspeed": DEEPSPEED, "trainer+fsdp": FSDP}
@@ -26,7 +26,9 @@ class Expected:
     why: tuple[str, ...] = ()
 
 
-def expected(way: str, setting: Setting, parameters: int, world: int, *, tied: int = 0) -> Expected:
+def expected(
+    way: str, setting: WaySetting, parameters: int, world: int, *, tied: int = 0
+) -> Expected:
     """`tied`: parameters of a table that forward reads twice."""
     way = FAMILY.get(way, way)
     if setting.offload == "nvme" or setting.precision == "float16":
@@ -56,7 +58,7 @@ def _copied(weight: int, elements: Fraction) -> Fraction:
     return 4 * elements if weight == 2 else Fraction(0)
 
 
-def _ours(setting: Setting, whole, part, sent, weight: int) -> Expected:
+def _ours(setting: WaySetting, whole, part, sent, weight: int) -> Expected:
     stage, micro = setting.stage, setting.accumulate
     owner = whole if stage == 0 else part
     masters = 4 * owner if setting.offload == "optimizer" else _copied(weight, owner)
@@ -68,7 +70,7 @@ def _ours(setting: Setting, whole, part, sent, weight: int) -> Expected:
     return Expected(held, 0, weight * (reduced + sent))
 
 
-def _fsdp2(setting: Setting, part, sent, weight: int) -> Expected:
+def _fsdp2(setting: WaySetting, part, sent, weight: int) -> Expected:
     why, micro = (), setting.accumulate
     if weight == 2:
         why = (
@@ -81,7 +83,7 @@ def _fsdp2(setting: Setting, part, sent, weight: int) -> Expected:
     return Expected(_kinds(4 * part, 0, 8 * part), 0, gathers + 4 * sent * micro, why)
 
 
-def _deepspeed(setting: Setting, whole, part, sent, weight: int, tied: int) -> Expected:
+def _deepspeed(setting: WaySetting, whole, part, sent, weight: int, tied: int) -> Expected:
     stage, micro = setting.stage, setting.accumulate
     if stage == 0:
         held = _kinds(weight * whole, _copied(weight, whole), 8 * whole)

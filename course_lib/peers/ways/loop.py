@@ -16,13 +16,13 @@ from torch import Tensor
 from course_lib import ranks
 from course_lib.collectives import all_reduce
 from course_lib.ledger import Book, ledger
-from course_lib.peers.ways.evidence import Before, Evidence, Run, traffic
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.evidence import Before, Evidence, RunEvidence, traffic
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.workload import Workload
 
 
 @dataclass
-class Verbs:
+class EngineVerbs:
     """What differs between ways. `backward` is given the loss and whether it is the step's last;
     `step` is called after each micro-batch and says the norm before clipping when it updated."""
 
@@ -36,7 +36,7 @@ class Verbs:
 
 def of_engine(
     engine, norm: Callable[[], float | None], held: Callable[[Before], dict[str, int]]
-) -> Verbs:
+) -> EngineVerbs:
     """The verbs of an engine that counts micro-batches by itself: DeepSpeed's, and ours."""
 
     def step(last: bool) -> float | None:
@@ -46,7 +46,7 @@ def of_engine(
     def backward(loss: Tensor, last: bool) -> None:
         engine.backward(loss)
 
-    return Verbs(engine, backward, step, held, trains=engine, updates=engine.optimizer)
+    return EngineVerbs(engine, backward, step, held, trains=engine, updates=engine.optimizer)
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def booked(last: bool) -> Iterator[Book | None]:
 
 
 def train(
-    way: str, me: ranks.Me, workload: Workload, setting: Setting, before: Before, v: Verbs
-) -> Run:
+    way: str, me: ranks.Me, workload: Workload, setting: WaySetting, before: Before, v: EngineVerbs
+) -> RunEvidence:
     """Train by these verbs; losses are means over ranks and micro-batches."""
     losses, norms = [], []
     for step in range(workload.steps):
@@ -79,7 +79,7 @@ def train(
         del loss, batch
     names = type(v.trains).__name__, type(v.updates).__name__
     evidence = Evidence(*names, v.held(before), **traffic(book))
-    return Run(way, mean_over_ranks(losses, me), norms, evidence)
+    return RunEvidence(way, mean_over_ranks(losses, me), norms, evidence)
 
 
 def on(device: torch.device, batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,14 +7,14 @@ import torch
 from course_lib import ranks, zero
 from course_lib.memory.storages import plain_tensors, storages
 from course_lib.meta import memory_key
-from course_lib.peers.ways.evidence import Before, Run, held_by
+from course_lib.peers.ways.evidence import Before, RunEvidence, held_by
 from course_lib.peers.ways.loop import adamw, of_engine
 from course_lib.peers.ways.loop import train as train_by
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.workload import Workload
 
 
-def offload(setting: Setting) -> dict | None:
+def offload(setting: WaySetting) -> dict | None:
     """The setting's offload as `zero.engine` takes it."""
     if setting.offload is None:
         return None
@@ -41,7 +41,7 @@ def held_by_engine(before: Before, engine: zero.Engine, copied: bool) -> dict[st
     return held_by(before, engine.model, engine.optimizer, kinds)
 
 
-def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def train(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     before = Before()
     model = workload.model().to(me.device)
     copied = setting.precision != "float32" or setting.offload == "optimizer"

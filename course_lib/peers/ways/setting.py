@@ -22,7 +22,7 @@ class NotThere(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Setting:
+class WaySetting:
     """`folder`: where the files of nvme lie. `compiled`: DeepSpeed's Adam instead of torch's."""
 
     stage: int = 0

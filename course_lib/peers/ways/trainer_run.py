@@ -14,14 +14,14 @@ from torch import nn
 
 from course_lib import ranks
 from course_lib.ledger import Book, ledger
-from course_lib.peers.ways.evidence import Before, Evidence, Run, held_by, traffic
+from course_lib.peers.ways.evidence import Before, Evidence, RunEvidence, held_by, traffic
 from course_lib.peers.ways.launched import launched, quiet
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.with_deepspeed import held_by_engine
 from course_lib.peers.ways.workload import Workload, the_package
 
 
-def arguments(me: ranks.Me, workload: Workload, setting: Setting, folder: str, **more) -> dict:
+def arguments(me: ranks.Me, workload: Workload, setting: WaySetting, folder: str, **more) -> dict:
     """TrainingArguments that say the same as the setting, and leave no choice to chance."""
     return {
         "output_dir": folder,
@@ -46,7 +46,7 @@ def arguments(me: ranks.Me, workload: Workload, setting: Setting, folder: str, *
 
 
 def trainer(
-    workload: Workload, setting: Setting, world: int, make: Callable[[], nn.Module], given: dict
+    workload: Workload, setting: WaySetting, world: int, make: Callable[[], nn.Module], given: dict
 ):
     """A Trainer of these arguments; of an encoder and a decoder, a Seq2SeqTrainer.
 
@@ -108,10 +108,10 @@ def trained(
     way: str,
     me: ranks.Me,
     workload: Workload,
-    setting: Setting,
+    setting: WaySetting,
     make: Callable[[], nn.Module] | None = None,
     **more: object,
-) -> Run:
+) -> RunEvidence:
     """A whole training, as if a launcher had started this rank; `more` are arguments besides."""
     with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
         before = Before()
@@ -124,7 +124,7 @@ def trained(
                 made.model_wrapped.destroy()
 
 
-def run(way: str, trainer, recorder, world: int = 1) -> Run:
+def run(way: str, trainer, recorder, world: int = 1) -> RunEvidence:
     """Train, quietly, and read the losses from the Trainer's own log."""
     from transformers import PrinterCallback
 
@@ -140,7 +140,7 @@ def run(way: str, trainer, recorder, world: int = 1) -> Run:
             recorder.held,
             **traffic(recorder.book),
         )
-        return Run(
+        return RunEvidence(
             way,
             [entry["loss"] for entry in log if "loss" in entry],
             [entry["grad_norm"] for entry in log if entry.get("grad_norm") is not None],

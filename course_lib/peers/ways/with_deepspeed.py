@@ -15,11 +15,11 @@ import torch
 from course_lib import ranks
 from course_lib.memory.storages import plain_tensors
 from course_lib.peers.ways.ds_config import ds_config
-from course_lib.peers.ways.evidence import Before, Run, held_by
+from course_lib.peers.ways.evidence import Before, RunEvidence, held_by
 from course_lib.peers.ways.launched import launched, quiet
 from course_lib.peers.ways.loop import of_engine
 from course_lib.peers.ways.loop import train as train_by
-from course_lib.peers.ways.setting import NotThere, Setting
+from course_lib.peers.ways.setting import NotThere, WaySetting
 from course_lib.peers.ways.workload import Workload
 
 
@@ -80,7 +80,7 @@ def has_files() -> bool:
         return AsyncIOBuilder().is_compatible(verbose=False)
 
 
-def check_can(setting: Setting) -> None:
+def check_can(setting: WaySetting) -> None:
     """Refuse what this device has not, or what needs an extension that cannot be built here."""
     imported()
     if setting.precision == "float16" and not has_fp16():
@@ -112,7 +112,9 @@ def held_by_engine(before: Before, engine) -> dict[str, int]:
     return held_by(before, engine.module, base, kinds)
 
 
-def train(me: ranks.Me, workload: Workload, setting: Setting, *, config: dict | None = None) -> Run:
+def train(
+    me: ranks.Me, workload: Workload, setting: WaySetting, *, config: dict | None = None
+) -> RunEvidence:
     """`config`: what DeepSpeed is given instead of the setting's own translation."""
     check_can(setting)
     with launched(me), quiet():

@@ -11,14 +11,14 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from course_lib import ranks
-from course_lib.peers.ways.evidence import Before, Run, held_by
-from course_lib.peers.ways.loop import Verbs, adamw
+from course_lib.peers.ways.evidence import Before, RunEvidence, held_by
+from course_lib.peers.ways.loop import EngineVerbs, adamw
 from course_lib.peers.ways.loop import train as train_by
-from course_lib.peers.ways.setting import NotThere, Setting
+from course_lib.peers.ways.setting import NotThere, WaySetting
 from course_lib.peers.ways.workload import Workload
 
 
-def check_can(setting: Setting) -> None:
+def check_can(setting: WaySetting) -> None:
     """Refuse what FSDP2 has no setting for."""
     if setting.stage == 0:
         raise NotThere("FSDP2 always shards the states; without that torch has DDP")
@@ -39,7 +39,7 @@ def blocks(model: nn.Module, workload: Workload) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ == workload.block]
 
 
-def sharded(model: nn.Module, mesh, workload: Workload, setting: Setting) -> nn.Module:
+def sharded(model: nn.Module, mesh, workload: Workload, setting: WaySetting) -> nn.Module:
     """The layers are FSDP units, and the rest of the model is one more."""
     options: dict = {"mesh": mesh, "reshard_after_forward": setting.stage == 3}
     if setting.offload is not None:
@@ -53,7 +53,7 @@ def sharded(model: nn.Module, mesh, workload: Workload, setting: Setting) -> nn.
     return fully_shard(model, **options)
 
 
-def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def train(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     check_can(setting)
     before = Before()
     mesh = ranks.mesh(me, dp=me.world, tp=1)["dp"]
@@ -79,5 +79,5 @@ def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     def held(before: Before) -> dict[str, int]:
         return held_by(before, model, optimizer)
 
-    verbs = Verbs(call, backward, step, held, model, optimizer)
+    verbs = EngineVerbs(call, backward, step, held, model, optimizer)
     return train_by("fsdp2", me, workload, setting, before, verbs)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from course_lib import ranks
 from course_lib.peers.ways.ds_config import for_trainer
-from course_lib.peers.ways.evidence import Run
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.evidence import RunEvidence
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.trainer_run import trained
 from course_lib.peers.ways.with_deepspeed import check_can
 from course_lib.peers.ways.with_fsdp2 import check_can as check_fsdp2
@@ -17,14 +17,14 @@ from course_lib.peers.ways.with_fsdp2 import sharded
 from course_lib.peers.ways.workload import Workload
 
 
-def over_deepspeed(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def over_deepspeed(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     """The Trainer with a DeepSpeed config whose values are `auto` where it can fill them in."""
     check_can(setting)
     config = for_trainer(workload, setting)
     return trained("trainer+deepspeed", me, workload, setting, deepspeed=config)
 
 
-def over_fsdp(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def over_fsdp(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
     """The Trainer over FSDP2: Accelerate's where there are GPUs, torch's `fully_shard` on a CPU."""
     check_fsdp2(setting)
     if me.device.type != "cpu":
@@ -41,7 +41,7 @@ def over_fsdp(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     return trained("trainer+fsdp", me, workload, setting, model)
 
 
-def fsdp_config(workload: Workload, setting: Setting) -> dict:
+def fsdp_config(workload: Workload, setting: WaySetting) -> dict:
     """What `TrainingArguments(fsdp=True, fsdp_config=…)` takes today (version 2)."""
     return {
         "version": 2,

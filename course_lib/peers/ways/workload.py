@@ -130,10 +130,10 @@ class Workload:
 
     def rows(self, world: int, accumulate: int) -> Dataset:
         """All rows in the order in which a sampler that shuffles nothing deals them to ranks."""
-        return Rows(self, world, accumulate)
+        return RowDataset(self, world, accumulate)
 
 
-class Rows(Dataset):
+class RowDataset(Dataset):
     """Row i of a run: the ranks' micro-batches one after another, then the next micro-batch."""
 
     def __init__(self, workload: Workload, world: int, accumulate: int):

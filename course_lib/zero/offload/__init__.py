@@ -1,7 +1,7 @@
 """Offload: what a step does not touch just now waits on the host, or in files.
 
-In the order of reading: host, files, plan, together, folder, layout, kept, pipeline, units, nvme;
-copies measures a copy.
+In the order of reading: host, files, plan, shared_errors, folder, file_layout, file_bucket,
+pipeline, units, nvme; copies measures a copy.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch.optim import Optimizer
 
 from course_lib.collectives.call import Group
-from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.offload.files import Files
 from course_lib.zero.offload.host import HostHome, LentHome
 from course_lib.zero.offload.nvme import FileHome
-from course_lib.zero.offload.plan import Plan
+from course_lib.zero.offload.plan import OffloadPlan
+from course_lib.zero.optimizer_home import Home, OnDevice
 
-__all__ = ["FileHome", "Files", "HostHome", "LentHome", "Plan", "home_of"]
+__all__ = ["FileHome", "Files", "HostHome", "LentHome", "OffloadPlan", "home_of"]
 
 
 def home_of(
-    plan: Plan | None,
+    plan: OffloadPlan | None,
     optimizer: Optimizer,
     groups: Sequence[Group],
     device: torch.device,

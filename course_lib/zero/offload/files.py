@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from course_lib.memory import tier
-from course_lib.memory.words import this_rank
+from course_lib.memory.formatting import this_rank
 from course_lib.meta import host_of
 
 ALIGN = 4096  # bytes: what O_DIRECT asks of addresses, offsets and lengths
@@ -140,7 +140,7 @@ class Files:
             forget(file, 0, file.nbytes)
 
 
-class Counted(Files):
+class CountedFiles(Files):
     """Counts what it is asked for and does nothing: for a rank of shapes alone, in a dry run."""
 
     def _blocks(self, call: Callable, file: File, offset: int, data: Tensor) -> Pending:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from course_lib.collectives.call import Group
 from course_lib.memory import Charge, charge
 from course_lib.zero.offload.files import File, make
-from course_lib.zero.offload.together import together
+from course_lib.zero.offload.shared_errors import together
 
 OURS = re.compile(r"zero-rank-(\d{5})(\.lock|-bucket-\d{4,}\.states)")
 BESIDE = {"lost+found"}  # what a disk's topmost folder holds by itself

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 
 from course_lib.memory import tier
 from course_lib.meta import host_of
-from course_lib.zero.home import Home, OnDevice, Own
-from course_lib.zero.loaded import Untouched, take_over
-from course_lib.zero.partition import IN_FLIGHT, Piece
+from course_lib.zero.optimizer_home import Home, OnDevice, Own
+from course_lib.zero.outside_changes import Untouched, take_over
+from course_lib.zero.partition import IN_FLIGHT, BucketPiece
 
 
 def on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -38,7 +38,7 @@ def updating() -> Iterator[None]:
         yield
 
 
-def real(pieces: Sequence[Piece]) -> int:
+def real(pieces: Sequence[BucketPiece]) -> int:
     """How many numbers of a shard are parameters: they lie end to end, and padding after them."""
     return pieces[-1].at + pieces[-1].numel if pieces else 0
 
@@ -124,7 +124,7 @@ class HostHome(AwayHome):
 
     @torch.no_grad()
     def keep(
-        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+        self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
         """What the optimizer is to update of the shard of bucket i."""
         if not self.copied:
@@ -205,7 +205,7 @@ class LentHome(OnDevice):
 
     @torch.no_grad()
     def keep(
-        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+        self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
         dtype = self.wide or shard.dtype
         return [nn.Parameter(piece.of(shard).to(self.device, dtype, copy=True)) for piece in pieces]

@@ -16,19 +16,19 @@ from torch.optim import Optimizer
 from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
 from course_lib.meta import host_of
-from course_lib.zero.handover import states_of
-from course_lib.zero.home import Own
-from course_lib.zero.loaded import take_over
-from course_lib.zero.offload.files import Counted, Files, buffer
+from course_lib.zero.offload.file_bucket import FileBucket, check_lendable, in_memory, lend
+from course_lib.zero.offload.file_layout import FileLayout
+from course_lib.zero.offload.files import CountedFiles, Files, buffer
 from course_lib.zero.offload.folder import Folder, Unwritten
 from course_lib.zero.offload.host import AwayHome, HostStore, on_host, real, updating
-from course_lib.zero.offload.kept import Kept, check_lendable, in_memory, lend
-from course_lib.zero.offload.layout import Layout
 from course_lib.zero.offload.pipeline import SETS, through_memory
-from course_lib.zero.offload.plan import Plan
-from course_lib.zero.offload.together import together
-from course_lib.zero.offload.units import FileStore, Place, Reads
-from course_lib.zero.partition import Piece
+from course_lib.zero.offload.plan import OffloadPlan
+from course_lib.zero.offload.shared_errors import together
+from course_lib.zero.offload.units import FilePlace, FileStore, Reads
+from course_lib.zero.optimizer_home import Own
+from course_lib.zero.optimizer_parts import states_of
+from course_lib.zero.outside_changes import take_over
+from course_lib.zero.partition import BucketPiece
 
 
 class FileHome(AwayHome):
@@ -39,7 +39,7 @@ class FileHome(AwayHome):
     def __init__(
         self,
         optimizer: Optimizer | None,
-        plan: Plan,
+        plan: OffloadPlan,
         groups: Sequence[Group],
         device: torch.device,
         *,
@@ -52,12 +52,12 @@ class FileHome(AwayHome):
         param_groups = optimizer.param_groups if optimizer is not None else []
         self.group_of = {p: group for group in param_groups for p in group["params"]}
         if device.type == "meta":  # there are no numbers to put into files
-            self.io, self.folder = Counted(), Unwritten(plan.folder)
+            self.io, self.folder = CountedFiles(), Unwritten(plan.folder)
         else:
             self.folder = Folder(plan.folder, groups, take_over=plan.take_over)
             self.io = Files() if plan.io == "threads" else plan.io
         self.reads = Reads(self.io, device)
-        self.kept: dict[int, Kept] = {}
+        self.kept: dict[int, FileBucket] = {}
         self._optimizer, self._error = optimizer, None
         self._states: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
         self._outlines: dict[torch.dtype, Tensor] = {}
@@ -97,7 +97,7 @@ class FileHome(AwayHome):
     # ---- at the start
     @torch.no_grad()
     def keep(
-        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+        self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
         """Put what the optimizer is to update of bucket i into a file; outlines stand for it."""
         dtype = torch.float32 if self.master else shard.dtype
@@ -110,13 +110,13 @@ class FileHome(AwayHome):
         layout = self._layout(pieces, dtype, half)
         try:
             own = list(zip(pieces, parts, strict=True))
-            kept = Kept(layout, self.folder.make(i, layout.nbytes), own, outline)
+            kept = FileBucket(layout, self.folder.make(i, layout.nbytes), own, outline)
             self._write(kept, shard)
             self.kept[i] = kept
             if in_files:
                 first = layout.kept_bytes if half else 0
                 nbytes = layout.half_bytes if half else layout.values_bytes
-                store.place = Place(kept.file, first, nbytes, layout.count)
+                store.place = FilePlace(kept.file, first, nbytes, layout.count)
             else:
                 kept.shard = shard[: layout.count]
         except (OSError, OutOfMemory) as error:
@@ -124,8 +124,8 @@ class FileHome(AwayHome):
         return parts
 
     def _layout(
-        self, pieces: Sequence[Piece], dtype: torch.dtype, half: torch.dtype | None
-    ) -> Layout:
+        self, pieces: Sequence[BucketPiece], dtype: torch.dtype, half: torch.dtype | None
+    ) -> FileLayout:
         """The layout of a bucket's file, with room for the states of what is trained."""
         states: dict[str, torch.dtype] = {}
         spans: dict[str, list[tuple[int, int]]] = {}
@@ -134,7 +134,7 @@ class FileHome(AwayHome):
             states |= own
             for name in own:
                 spans.setdefault(name, []).append((piece.at, piece.at + piece.numel))
-        return Layout(real(pieces), dtype, states, half, spans)
+        return FileLayout(real(pieces), dtype, states, half, spans)
 
     def ready(self) -> None:
         """All buckets have their files, on all ranks; or none has, and all of them say why."""
@@ -144,11 +144,11 @@ class FileHome(AwayHome):
             self.close()
             raise
 
-    def _write(self, kept: Kept, shard: Tensor) -> None:
+    def _write(self, kept: FileBucket, shard: Tensor) -> None:
         """A shard's numbers into the file, beside whatever states are there."""
         layout = kept.layout
         memory = buffer(layout.values_bytes + layout.half_bytes, host_of(self.device))
-        small = Layout(layout.count, layout.dtype, {}, layout.half)
+        small = FileLayout(layout.count, layout.dtype, {}, layout.half)
         numbers = shard[: layout.count]
         small.values(memory).copy_(numbers)
         under_way = [self.io.write(kept.file, 0, memory[: layout.values_bytes])]
@@ -160,7 +160,7 @@ class FileHome(AwayHome):
             pending.wait()
         self.io.sync([kept.file]).wait()
 
-    def _states_of(self, piece: Piece, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    def _states_of(self, piece: BucketPiece, dtype: torch.dtype) -> dict[str, torch.dtype]:
         group = self.group_of.get(piece.slot.parameter)
         if group is None or not piece.slot.parameter.requires_grad:  # frozen: never updated
             return {}

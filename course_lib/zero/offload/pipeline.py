@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from course_lib.zero.offload.file_bucket import FileBucket
 from course_lib.zero.offload.files import Files, Pending
-from course_lib.zero.offload.kept import Kept
 
 SETS = 3
 
 
 def through_memory(
     io: Files,
-    kept: Mapping[int, Kept],
+    kept: Mapping[int, FileBucket],
     todo: Sequence[int],
     sets: Sequence[Tensor],
     work: Callable[[int, Tensor], None],

@@ -17,7 +17,7 @@ PLACES = {"cpu": "the host", "nvme": "files"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class OffloadPlan:
     """`optimizer`: where the optimizer's states live, with the numbers that it updates and their
     gradients, at stages 1 to 3; `parameters`: where the shards of the parameters wait between uses,
     at stage 3, on the host by themselves too. (DeepSpeed has files with stage 3 alone.)"""
@@ -29,7 +29,7 @@ class Plan:
     io: Files | str = "threads"  # or an object like files.Files
 
     @classmethod
-    def named(cls, offload: str | Mapping | Plan | None, stage: int) -> Plan | None:
+    def named(cls, offload: str | Mapping | OffloadPlan | None, stage: int) -> OffloadPlan | None:
         """The plan behind an engine's `offload=`, or a refusal."""
         if offload is None:
             return None

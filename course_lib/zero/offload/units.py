@@ -18,7 +18,7 @@ from course_lib.zero.offload.host import HostStore
 AHEAD = 2  # shards that are read, or have been and wait for their use
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """Where a shard's numbers lie."""
 
     file: File

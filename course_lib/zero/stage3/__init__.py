@@ -1,11 +1,11 @@
-"""ZeRO-3: parameters cut as well, gathered unit by unit. In the order of reading: together,
-choice, units, prefetch, hooks, options, cut, gradients.
+"""ZeRO-3: parameters cut as well, gathered unit by unit. In the order of reading:
+branch_guard, unit_choice, units, prefetch, hooks, options, unit_shards, gradients.
 """
 
-from course_lib.zero.stage3.choice import choose_units
-from course_lib.zero.stage3.cut import UnitShards
 from course_lib.zero.stage3.gradients import UnitGradients
-from course_lib.zero.stage3.options import Stage3
+from course_lib.zero.stage3.options import Stage3Options
+from course_lib.zero.stage3.unit_choice import choose_units
+from course_lib.zero.stage3.unit_shards import UnitShards
 from course_lib.zero.stage3.units import Unit
 
-__all__ = ["Stage3", "Unit", "UnitGradients", "UnitShards", "choose_units"]
+__all__ = ["Stage3Options", "Unit", "UnitGradients", "UnitShards", "choose_units"]

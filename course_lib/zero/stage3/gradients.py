@@ -13,7 +13,7 @@ from course_lib.collectives.transport import Handle
 from course_lib.zero.buckets import check_dense
 from course_lib.zero.partition import Slot
 from course_lib.zero.stage2 import ShardGradients
-from course_lib.zero.stage3.cut import UnitShards
+from course_lib.zero.stage3.unit_shards import UnitShards
 
 
 class UnitGradients(ShardGradients):

@@ -22,7 +22,7 @@ Fill = Callable[[str, Tensor], object]
 
 
 @dataclass(frozen=True)
-class Stage3:
+class Stage3Options:
     """`units`: modules whose parameters come and go together, None for the members of every
     ModuleList; `prefetch`: units asked for ahead; `keep`: bytes that may stay whole from the
     forward to the backward; `persist`: bytes below which a parameter stays whole; `fill`: a
@@ -35,7 +35,9 @@ class Stage3:
     fill: Fill | None = None
 
     @classmethod
-    def named(cls, options: Mapping[str, object], known: Sequence[str], stage: object) -> Stage3:
+    def named(
+        cls, options: Mapping[str, object], known: Sequence[str], stage: object
+    ) -> Stage3Options:
         """Read stage 3's options from an engine's keywords; `known` are the engine's others."""
         check_names(options, known, [field.name for field in fields(cls)], stage)
         return cls(**options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from course_lib.zero.stage3.together import Together
+from course_lib.zero.stage3.branch_guard import Together
 from course_lib.zero.stage3.units import Unit
 
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from course_lib import checkpoint
 from course_lib.checkpoint import loading, saving
+from course_lib.checkpoint.contents import Label
 from course_lib.checkpoint.logical import tensors_of
-from course_lib.checkpoint.planned import Label
 from course_lib.collectives.agreement import checksum
 from course_lib.memory import peak
 from course_lib.pretrained.header import DTYPES, read_header
@@ -119,7 +119,7 @@ def counted(me, folder: str, names: list[str]) -> dict:
                 losses(engine, mesh, steps, 1)
                 steps += 1
             pens, parts = [], []
-            real_pen, real_saved = saving.Pen, loading.Saved
+            real_pen, real_saved = saving.BoxWriter, loading.OpenCheckpoint
 
             def pen(*arguments, real=real_pen, pens=pens):
                 pens.append(real(*arguments))
@@ -130,14 +130,14 @@ def counted(me, folder: str, names: list[str]) -> dict:
                 parts.extend((reader.model, reader.optimizer))
                 return reader
 
-            saving.Pen, loading.Saved = pen, saved
+            saving.BoxWriter, loading.OpenCheckpoint = pen, saved
             try:
                 with Ranges("pwrite") as written:
                     path = checkpoint.save(top, 1, engine, mesh, shard_bytes=most)
                 with Ranges("pread", "preadv") as read:
                     checkpoint.load(path, engine, mesh)
             finally:
-                saving.Pen, loading.Saved = real_pen, real_saved
+                saving.BoxWriter, loading.OpenCheckpoint = real_pen, real_saved
             headers = {file: slot.start for file, slot in first_slots(path).values()}
             inside = [r for r in read.seen if r[1] >= headers[r[0]]]
             found[name] = {

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import checkpoint
-from course_lib.checkpoint import sums
+from course_lib.checkpoint import checksums
 from course_lib.pretrained.header import CheckpointError
 from tests.course_lib.checkpoint.parts import Layout, engine_of, losses
 
@@ -63,9 +63,11 @@ def newer(path: Path) -> None:
 def again(path: Path) -> None:
     """Another form, and the sums are those of it."""
     newer(path)
-    text = path.parent / sums.SUMS
+    text = path.parent / checksums.SUMS
     lines = [line for line in text.read_text().splitlines() if not line.endswith(path.name)]
-    text.write_text("\n".join([*lines, f"{sums.of_bytes(path.read_bytes())}  {path.name}"]) + "\n")
+    text.write_text(
+        "\n".join([*lines, f"{checksums.of_bytes(path.read_bytes())}  {path.name}"]) + "\n"
+    )
 
 
 SMALL = ("config.json", "tensors.json", "training.json", "SHA256SUMS")

@@ -35,7 +35,7 @@ def into_fsdp(me, folder: str) -> tuple:
     fully_shard(model, mesh=DeviceMesh.from_group(mesh.get_group("dp"), me.device.type))
     model.to_empty(device=me.device)
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are in no file
-    with checkpoint.Saved(f"{folder}/{STEP}") as stored, torch.no_grad():
+    with checkpoint.OpenCheckpoint(f"{folder}/{STEP}") as stored, torch.no_grad():
         for name, x in model.state_dict().items():
             local_of(x).copy_(stored.model.read(name, box_of(x)))
         read = stored.model.bytes

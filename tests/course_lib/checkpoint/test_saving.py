@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint import saved, saving
+from course_lib.checkpoint import open_checkpoint, saving
 from course_lib.pretrained.header import CheckpointError
 from tests.course_lib.checkpoint.parts import Layout, engine_of, losses
 
 
-class Forgetful(saving.Pen):
+class Forgetful(saving.BoxWriter):
     """A pen that leaves one weight out, or writes it twice."""
 
     times = 0
@@ -28,13 +28,13 @@ def forgotten(me, top: str, times: int) -> str:
     with engine_of(me, Layout("2x1", 2), top) as (engine, mesh):
         losses(engine, mesh, 0, 1)
         checkpoint.save(top, 1, engine, mesh)
-        real, Forgetful.times = saving.Pen, times if me.rank == 1 else 1
-        saving.Pen = Forgetful
+        real, Forgetful.times = saving.BoxWriter, times if me.rank == 1 else 1
+        saving.BoxWriter = Forgetful
         try:
             with pytest.raises(CheckpointError) as caught:
                 checkpoint.save(top, 2, engine, mesh)
         finally:
-            saving.Pen = real
+            saving.BoxWriter = real
         checkpoint.save(top, 2, engine, mesh)
         return str(caught.value)
 
@@ -71,7 +71,7 @@ def test_what_the_system_takes_in_parts_is_written_whole(pool, tmp_path):
 def test_a_check_reads_every_piece_of_a_tensor(pool, tmp_path, monkeypatch):
     pool.run(1, in_parts, str(tmp_path / "run"))
     path = checkpoint.last(tmp_path / "run")
-    monkeypatch.setattr(saved, "AT_ONCE", 64)
+    monkeypatch.setattr(open_checkpoint, "AT_ONCE", 64)
     checkpoint.check(path)
     file = path / "optimizer.safetensors"
     raw = bytearray(file.read_bytes())

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from course_lib import pretrained, ranks
-from course_lib.checkpoint import sums
+from course_lib.checkpoint import checksums
 from course_lib.checkpoint.weights import convert
 from course_lib.gpt import GPT
 from course_lib.pretrained.config import to_transformers
@@ -126,8 +126,8 @@ def vouch(step):
     text = json.dumps(about)
     (step / "tensors.json").write_text(text)
     names = ("tensors.json", "training.json")
-    every = {name: sums.of_bytes((step / name).read_bytes()) for name in names}
-    (step / "SHA256SUMS").write_text(sums.as_text(every))
+    every = {name: checksums.of_bytes((step / name).read_bytes()) for name in names}
+    (step / "SHA256SUMS").write_text(checksums.as_text(every))
 
 
 @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])

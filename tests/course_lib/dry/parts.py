@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from course_lib import dry
-from course_lib.ledger.dispatch.waits import WaitListener, listening
+from course_lib.ledger.torch_calls.waits import WaitListener, listening
 from course_lib.train import program
 from course_lib.train.checks import resolve
-from course_lib.train.measured import Meter
 from course_lib.train.options import parse
+from course_lib.train.step_meter import Meter
 from tests.course_lib.train.test_layouts import Asked, Quiet
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,7 +14,7 @@ from torch import nn
 
 from course_lib import dry, norms, ranks, step, zero
 from course_lib.gpt import GPT, Config
-from course_lib.ledger.dispatch import LightMode
+from course_lib.ledger.torch_calls import LightMode
 from course_lib.memory.storages import plain_tensors
 from course_lib.pretrained.load import materialize
 from course_lib.tensor_parallel import parallelize

@@ -18,9 +18,9 @@ from course_lib.estimate.setting import Setting
 from course_lib.estimate.time import (
     Constants,
     Costs,
-    Counted,
     Link,
     Machine,
+    ModelCounts,
     Passes,
     Place,
     Rate,
@@ -112,7 +112,7 @@ SETTINGS = [
 @pytest.mark.parametrize("tp", [1, 2])
 def test_bytes_are_those_of_the_forms_for_any_number_of_micro_batches(setting, tp):
     place = Place(tp, 3, 8)
-    counted = Counted(LLAMA, setting, place)
+    counted = ModelCounts(LLAMA, setting, place)
     keep = 0 if setting.lean else 1 << 60
     zero = {"stage": setting.stage, "n": 3, "precision": setting.precision, "keep": keep}
     for k in (1, 2, 5):

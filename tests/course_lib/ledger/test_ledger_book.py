@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_lib import collectives, ranks
 from course_lib.ledger import Record, ledger
-from course_lib.ledger.flight import Flights
+from course_lib.ledger.in_flight import Flights
 from course_lib.ledger.wire import Flow
 
 FLOAT = 4

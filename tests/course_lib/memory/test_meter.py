@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.memory import meter, peak
-from course_lib.memory.blocks import Event, from_events
-from course_lib.memory.settled import PATIENCE, TASKS, wait_until_settled
+from course_lib.memory.blocks import MemoryEvent, from_events
+from course_lib.memory.release_wait import PATIENCE, TASKS, wait_until_settled
 
 pytestmark = pytest.mark.cpu("two witnesses of the CPU's memory; test_on_device.py has the GPU's")
 
@@ -365,7 +365,7 @@ def test_on_cuda_nested_regions_share_the_allocators_mark(monkeypatch):
 
 def test_blocks_whose_free_was_not_reported_end_when_the_address_comes_again():
     reports = ((1, 10, 5, "a"), (4, 10, 7, "b"), (6, 99, -3, "c"), (8, 10, -7, ""))
-    events = [Event(*report) for report in reports]
+    events = [MemoryEvent(*report) for report in reports]
     blocks = from_events(events)[10]
     assert [(b.start, b.stop, b.nbytes) for b in blocks] == [(1, 4, 5), (4, 8, 7)]
     assert from_events(events)[99] == []

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.memory import peak
-from course_lib.tensor_parallel import kernels_for as chooser
+from course_lib.tensor_parallel import kernel_choice as chooser
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from tests.course_lib.tensor_parallel.loss_cases import every_size, whole_road
 from tests.course_lib.tensor_parallel.parts import close

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from course_lib.train.curve import Curve, Point, read
+from course_lib.train.curve import Curve, CurvePoint, read
 
 pytestmark = pytest.mark.cpu("the numbers of a curve")
 
 POINTS = [
-    Point(n, math.pi / n, 100 + n, math.e * n, 1e-3 / 3, 1 / n if n == 4 else None)
+    CurvePoint(n, math.pi / n, 100 + n, math.e * n, 1e-3 / 3, 1 / n if n == 4 else None)
     for n in range(1, 8)
 ]
 

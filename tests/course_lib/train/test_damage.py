@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checkpoint import sums
+from course_lib.checkpoint import checksums
 from course_lib.pretrained.header import CheckpointError
 from course_lib.train import record
 from course_lib.train.checks import resolve
-from course_lib.train.curve import COLUMNS, Curve, Point, read
+from course_lib.train.curve import COLUMNS, Curve, CurvePoint, read
 from course_lib.train.options import parse
 from tests.course_lib.train.conftest import COURSE, STEPS, ended
 
@@ -110,8 +110,10 @@ def test_a_record_that_says_something_else(run, name):
     path = run / "checkpoints" / "step-000012" / "training.json"
     path.write_text(change(path.read_text()))
     if "damaged" not in text:  # as another release has written it
-        own = {path.name: sums.of_bytes(path.read_bytes())}
-        path.with_name(sums.SUMS).write_text(sums.as_text(sums.read(path.parent, str) | own))
+        own = {path.name: checksums.of_bytes(path.read_bytes())}
+        path.with_name(checksums.SUMS).write_text(
+            checksums.as_text(checksums.read(path.parent, str) | own)
+        )
     message = refused(run)
     assert str(path) in message and text in message and BEFORE in message
 
@@ -134,7 +136,7 @@ def test_a_config_that_is_none(run, config, text):
 
 def test_the_sums_are_those_of_sha256sum(undisturbed):
     folder = undisturbed / "checkpoints" / "step-000012"
-    lines = (folder / sums.SUMS).read_text().splitlines()
+    lines = (folder / checksums.SUMS).read_text().splitlines()
     inside = sorted(path.name for path in folder.glob("*.json"))
     digests = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in inside]
     assert lines == [f"{digest}  {name}" for digest, name in zip(digests, inside, strict=True)]
@@ -173,7 +175,7 @@ def test_a_finished_run_says_that_it_is_and_how_to_go_on(run):
     assert "going on" not in done.stdout
 
 
-POINTS = [Point(n, 1 / n, 10 * n, 0.1 * n, 1e-3) for n in range(1, 7)]
+POINTS = [CurvePoint(n, 1 / n, 10 * n, 0.1 * n, 1e-3) for n in range(1, 7)]
 
 
 @pytest.fixture

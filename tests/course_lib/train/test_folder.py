@@ -17,8 +17,8 @@ import pytest
 
 from course_lib.train import launch, lock
 from course_lib.train.lock import LOCK, Lock, locked_folder
-from course_lib.train.meeting import Meeting
 from course_lib.train.options import Options, Refused
+from course_lib.train.rendezvous import Rendezvous
 from tests.course_lib.tensor_parallel.parts import said
 from tests.course_lib.train.conftest import COURSE, LIMIT, SMALL, ended, environment
 from tests.course_lib.train.test_program import processes, started
@@ -182,7 +182,7 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_file(tmp_path, count):
 
 LEFT = """
 import os, sys, time
-from course_lib.train.meeting import abandon
+from course_lib.train.rendezvous import abandon
 from course_lib.train.stop import end_with
 end_with(int(sys.argv[1]), lambda: abandon(sys.argv[2]))
 time.sleep(600)
@@ -191,11 +191,11 @@ time.sleep(600)
 
 def test_where_a_meeting_needs_a_name_its_ranks_take_it_away(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Meeting(named=True) as meeting:
+    with Rendezvous(named=True) as meeting:
         Path(meeting.path).touch()
         assert meeting.descriptors == [] and len(list(tmp_path.iterdir())) == 1
     assert not list(tmp_path.iterdir())
-    path, (reads, writes) = Meeting(named=True).path, os.pipe()
+    path, (reads, writes) = Rendezvous(named=True).path, os.pipe()
     left = subprocess.Popen(
         [sys.executable, "-c", LEFT, str(reads), path], pass_fds=[reads], env=environment(),
         cwd=ROOT,

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from course_lib.checkpoint.pen import Pen
+from course_lib.checkpoint.box_writer import BoxWriter
 from course_lib.train import program
 from course_lib.train.checks import resolve
 from course_lib.train.curve import Curve
@@ -36,15 +36,15 @@ def full(me, folder: str) -> str:
     def no_room(*args, **keys):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    add, write, messages = Curve.add, Pen.put, []
+    add, write, messages = Curve.add, BoxWriter.put, []
     argv = [*SMALL, "--tp", "1", "--save-every", "2"]
     try:
         Curve.add = lambda self, point: no_room() if point.step == 3 else add(self, point)
         messages.append(said(Failed, trained, me, argv, f"{folder}/a"))
-        Curve.add, Pen.put = add, no_room
+        Curve.add, BoxWriter.put = add, no_room
         messages.append(said(Failed, trained, me, argv, f"{folder}/b"))
     finally:
-        Curve.add, Pen.put = add, write
+        Curve.add, BoxWriter.put = add, write
     return messages
 
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from course_lib import checkpoint
-from course_lib.checkpoint import sums
+from course_lib.checkpoint import checksums
 from course_lib.train import record
 from tests.course_lib.train.conftest import COURSE, LIMIT, SMALL, ended, environment
 from tests.course_lib.train.test_layouts import LAYOUTS
@@ -59,7 +59,9 @@ def check_whole(out: Path) -> None:
     path, _ = record.last(out)
     checkpoint.check(path)
     tensors = {"model.safetensors", "optimizer.safetensors"}
-    assert {*sums.read(path, str), sums.SUMS} | tensors == {file.name for file in path.iterdir()}
+    assert {*checksums.read(path, str), checksums.SUMS} | tensors == {
+        file.name for file in path.iterdir()
+    }
 
 
 def same(out: Path, other: Path) -> None:

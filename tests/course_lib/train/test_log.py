@@ -7,7 +7,7 @@ import io
 import pytest
 
 from course_lib.gpt import Config
-from course_lib.train.curve import Point
+from course_lib.train.curve import CurvePoint
 from course_lib.train.log import Stretch, mfu, mfu_of_log, stretches
 from course_lib.train.report import Lines, Progress
 
@@ -22,7 +22,7 @@ def log(*told: tuple[int, float, float]) -> list[str]:
     """The lines that a run prints for (step, tokens per second, MFU)."""
     stream = io.StringIO()
     for step, speed, part in told:
-        point = Point(step, 4.25, 64, 1.5, 1e-3)
+        point = CurvePoint(step, 4.25, 64, 1.5, 1e-3)
         Lines(stream).step(Progress(point, 40, 4.5, speed, part, 12_000_000, 3.0), due=True)
     return stream.getvalue().splitlines()
 
@@ -70,9 +70,9 @@ def test_it_is_what_the_run_itself_has_said(monkeypatch):
     options = SimpleNamespace(rows=2, length=16, log_every=1, steps=4, peak_tflops=0.001)
     me = SimpleNamespace(rank=0, world=2)
     stream = io.StringIO()
-    told = report.Report(options, me, CONFIG, Lines(stream))
+    told = report.RunReport(options, me, CONFIG, Lines(stream))
     for step in range(1, 5):
-        told.step(Point(step, 4.0, 32, 1.0, 1e-3))
+        told.step(CurvePoint(step, 4.0, 32, 1.0, 1e-3))
     lines = stream.getvalue().splitlines()
     printed = {line.split("MFU ")[1].split(" %")[0] for line in lines}
     got = mfu_of_log(lines, CONFIG, 16, 2 * 0.001e12, skip=0)

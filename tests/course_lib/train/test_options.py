@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib.checkpoint import sums
+from course_lib.checkpoint import checksums
 from course_lib.checkpoint.folder import FORM
 from course_lib.estimate.fit import params_of_rank
 from course_lib.gpt import Config
@@ -246,7 +246,9 @@ def saved(tmp_path, **changed):
     record |= changed
     text = json.dumps(record)
     (folder / "training.json").write_text(text)
-    (folder / sums.SUMS).write_text(sums.as_text({"training.json": sums.of_bytes(text.encode())}))
+    (folder / checksums.SUMS).write_text(
+        checksums.as_text({"training.json": checksums.of_bytes(text.encode())})
+    )
     (tmp_path / "checkpoints" / "latest").write_text("step-000006\n")
     return ["--resume", "--out", str(tmp_path)]
 

@@ -31,7 +31,7 @@ from tests.course_lib.train.conftest import (
 pytestmark = pytest.mark.own_ranks("those of course train")
 
 
-def losses(out: Path) -> list[curve.Point]:
+def losses(out: Path) -> list[curve.CurvePoint]:
     return curve.read(out / "loss.csv")
 
 

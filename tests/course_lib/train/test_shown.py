@@ -9,13 +9,13 @@ import pytest
 
 from course_lib.train import __main__ as main
 from course_lib.train import report as shown
-from course_lib.train.curve import Point
+from course_lib.train.curve import CurvePoint
 from course_lib.train.options import Options
-from course_lib.train.report import Lines, Progress, Report, clock
+from course_lib.train.report import Lines, Progress, RunReport, clock
 
 pytestmark = pytest.mark.cpu("lines that are shown")
 
-POINT = Point(30, 2.5, 64, 0.75, 1e-3, 2.625)
+POINT = CurvePoint(30, 2.5, 64, 0.75, 1e-3, 2.625)
 PROGRESS = Progress(POINT, 200, 2.625, 12_345.6, 0.413, 45_600_000, 125.0)
 
 
@@ -48,8 +48,8 @@ def test_lines_where_it_is_piped(monkeypatch, json):
 
 
 LARGE = Progress(
-    Point(12345, 10.1234, 64, 12.75, 1e-3, 2.6), 20000, 10.625, 123_456.0, 0.413, 12_345_600_000,
-    5025.0,
+    CurvePoint(12345, 10.1234, 64, 12.75, 1e-3, 2.6),
+    20000, 10.625, 123_456.0, 0.413, 12_345_600_000, 5025.0,
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_a_bar_has_step_and_time_left_and_as_much_of_the_words_as_fits(monkeypat
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    display = main.Bar(20_000, stream)
+    display = main.ProgressBar(20_000, stream)
     display.say("[begun] 1/2")
     display.step(LARGE, due=False)
     display.close()
@@ -90,12 +90,12 @@ class Kept:
     def say(self, text): ...
 
 
-def reported(monkeypatch, options) -> tuple[Report, Kept]:
+def reported(monkeypatch, options) -> tuple[RunReport, Kept]:
     clock_ = [100.0]
     monkeypatch.setattr(shown.time, "perf_counter", lambda: clock_[0])
     me = type("Me", (), {"rank": 0, "world": 2})
     config, show = options.config(), Kept()
-    report = Report(options, me, config, show)
+    report = RunReport(options, me, config, show)
     report.clock = clock_
     return report, show
 
@@ -107,7 +107,7 @@ def test_what_is_no_training_takes_no_time(monkeypatch):
         report.clock[0] += 2.0
         with report.apart():
             report.clock[0] += 50.0  # a save, say
-        report.step(Point(step, 1.0, 10, 1.0, 1e-3))
+        report.step(CurvePoint(step, 1.0, 10, 1.0, 1e-3))
     assert [due for _, due in show.progress] == [True, True, False, True]
     assert all(p.tokens_per_second == pytest.approx(5.0) for p, _ in show.progress)
     assert [p.left for p, _ in show.progress] == pytest.approx([78.0, 76.0, 74.0, 72.0])
@@ -122,7 +122,7 @@ def test_the_first_step_is_left_out_where_others_follow(monkeypatch, steps, coun
     report, _ = reported(monkeypatch, options)
     for step in range(1, steps + 1):
         report.clock[0] += 20.0 if step == 1 else 2.0
-        report.step(Point(step, 1.0, 10, 1.0, 1e-3))
+        report.step(CurvePoint(step, 1.0, 10, 1.0, 1e-3))
     assert report.summary() == {
         "tokens_per_second": pytest.approx(10 * counted / seconds),
         "mfu": pytest.approx(report.flops * counted / seconds / 2e12),

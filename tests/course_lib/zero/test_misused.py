@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from course_lib import ranks, zero
-from course_lib.zero import edits
+from course_lib.zero import gradient_guard
 from tests.course_lib.tensor_parallel.parts import said
 from tests.course_lib.zero.parts import (
     Case,
@@ -33,7 +33,7 @@ from tests.course_lib.zero.parts import (
     trains,
 )
 
-UNVERSIONED = edits.unversioned
+UNVERSIONED = gradient_guard.unversioned
 
 
 def edited(me, stage, options):
@@ -109,7 +109,7 @@ def test_gradients_are_not_edited_in_vain(pool, stage, options):
 
 def edited_unseen(me, stage):
     """As torch's foreach operations write on a GPU: the version of the gradient stays."""
-    edits.unversioned = lambda x: True
+    gradient_guard.unversioned = lambda x: True
     try:
         case = Case(stage=stage, accumulate=2)
         model = made_for(case)
@@ -123,7 +123,9 @@ def edited_unseen(me, stage):
                 loss, _ = loss_of(case, engine, 0, me.rank, me.world, micro)
                 engine.backward(loss, tokens=2)
                 every = {id(p.grad): p.grad for p in [*parts, *model.parameters()]}.values()
-                grads = [x for x in every if x is not None and type(x) is not edits.Elsewhere]
+                grads = [
+                    x for x in every if x is not None and type(x) is not gradient_guard.Elsewhere
+                ]
                 if micro == edit_after:
                     versions = [grad._version for grad in grads]
                     torch._foreach_mul_(grads, 0.5)
@@ -138,7 +140,7 @@ def edited_unseen(me, stage):
         assert losses[0] > 0 and all(map(torch.equal, parts, before))
         return said_at
     finally:
-        edits.unversioned = UNVERSIONED
+        gradient_guard.unversioned = UNVERSIONED
 
 
 @pytest.mark.parametrize("stage", [0, 1, 3])

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from course_lib import ranks, zero
-from course_lib.zero.loaded import CHUNK, take_over
+from course_lib.zero.outside_changes import CHUNK, take_over
 from tests.course_lib.tensor_parallel.parts import said
 from tests.course_lib.zero.parts import (
     Case,

@@ -9,7 +9,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import ranks, zero
-from course_lib.zero.handover import ELEMENTWISE, TORCH_OTHERS, check_elementwise, check_fresh
+from course_lib.zero.optimizer_parts import (
+    ELEMENTWISE,
+    TORCH_OTHERS,
+    check_elementwise,
+    check_fresh,
+)
 from tests.course_lib.tensor_parallel.parts import said
 from tests.course_lib.zero.parts import Case, engine_of, made, made_for
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from course_lib.peers.deepspeed_config import auto
-from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 
 TRAINER = "transformers, integrations/deepspeed.py"
 OF_THE_TRAINER = 'only the Trainer resolves this "auto"'
@@ -22,7 +22,7 @@ SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
 SCHEDULES |= {"WarmupCosineLR": "cosine"}
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A finding for every "auto" that stays, and for each contradiction of the arguments."""
     tuned = config.get("autotuning.enabled") is True
     for path, key, section, value in config.entries():
@@ -41,7 +41,7 @@ def _own(key: dict | None) -> bool:
     return words or key.get("default") == "auto" or key.get("type") in ("text", "path", "any")
 
 
-def _left(config: Config, path: tuple, key: dict, section: dict) -> Row:
+def _left(config: DeepSpeedConfig, path: tuple, key: dict, section: dict) -> Row:
     dotted, of_section = ".".join(path), key.get("type") == "object"
     silent = key.get("checked") and section.get("strict") and not of_section
     outcome = "keeps the text, and breaks where it is used."
@@ -72,7 +72,7 @@ def _left(config: Config, path: tuple, key: dict, section: dict) -> Row:
             ("remove",) if silent else None)  # fmt: skip
 
 
-def _conflicts(config: Config) -> Iterator[Row]:
+def _conflicts(config: DeepSpeedConfig) -> Iterator[Row]:
     """What the Trainer refuses before it begins."""
     for conflict in config.auto.conflicts:
         theirs = json.dumps(conflict.argument)
@@ -86,7 +86,7 @@ def _conflicts(config: Config) -> Iterator[Row]:
         yield ("error", "", message, "The integration ends with it.", remedy, TRAINER)
 
 
-def _both(config: Config, arguments: dict) -> Iterator[Row]:
+def _both(config: DeepSpeedConfig, arguments: dict) -> Iterator[Row]:
     """An optimizer or a scheduler of which the file says one thing, and the arguments another."""
     optim, stated = arguments.get("optim", ADAMS[0]), config.stated("optimizer")
     kind, theirs = config.get("scheduler.type"), arguments.get("lr_scheduler_type")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.peers.deepspeed_config.config import ABSENT, Config, Row
+from course_lib.peers.deepspeed_config.config import ABSENT, DeepSpeedConfig, Row
 
 BATCH = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"
@@ -16,7 +16,7 @@ STEPS = "gradient_accumulation_steps"
 FRAGMENT = 2  # sections at the top that a page shows as an example; a whole file has more
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A finding where the three do not agree, or none of them is there."""
     stated = {name: config.stated(name) for name in (BATCH, MICRO, STEPS)}
     if all(stated[name] in (ABSENT, None) for name in (BATCH, MICRO)):
@@ -39,12 +39,12 @@ def check(config: Config) -> Iterator[Row]:
                f"write a multiple of {divisor}{instead}")  # fmt: skip
 
 
-def _count(config: Config, name: str) -> int | None:
+def _count(config: DeepSpeedConfig, name: str) -> int | None:
     value = config.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _missing(config: Config) -> Row:
+def _missing(config: DeepSpeedConfig) -> Row:
     whole = len(config.value) > FRAGMENT
     message = f'neither "{BATCH}" nor "{MICRO}" is there' if config.value else "the config is empty"
     part = "" if whole else " A whole config has one; a part of one, as pages show it, need not."
@@ -54,7 +54,7 @@ def _missing(config: Config) -> Row:
 
 
 def _with_world(
-    config: Config, batch: int, micro: int | None, steps: int | None, world: int
+    config: DeepSpeedConfig, batch: int, micro: int | None, steps: int | None, world: int
 ) -> Iterator[Row]:
     sequence = config.get("sequence_parallel_size", 1)
     if not isinstance(sequence, int) or sequence < 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 
 CONFIG, ENGINE = "deepspeed/runtime/config.py", "deepspeed/runtime/engine.py"
 BELOW_3, STAGE_3 = "deepspeed/runtime/zero/stage_1_and_2.py", "deepspeed/runtime/zero/stage3.py"
@@ -22,7 +22,7 @@ ASSERTED = "DeepSpeed asserts it."
 Clash = tuple[bool, str, str, str, str, str]
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A finding for every two keys of which one has to go, and for one that waits for another."""
     for clashes in (_precision(config), _reduction(config), _stages(config)):
         for wrong, *texts in clashes:
@@ -38,17 +38,17 @@ def check(config: Config) -> Iterator[Row]:
     yield from _needed(config)
 
 
-def _on(config: Config, name: str) -> bool:
+def _on(config: DeepSpeedConfig, name: str) -> bool:
     if name == "bf16" and not isinstance(config.stated("bf16"), dict):
         name = "bfloat16"
     return config.get(f"{name}.enabled") is True
 
 
-def _width(config: Config) -> str:
+def _width(config: DeepSpeedConfig) -> str:
     return next((name for name in ("fp16", "bf16") if _on(config, name)), "fp32")
 
 
-def _precision(config: Config) -> Iterator[Clash]:
+def _precision(config: DeepSpeedConfig) -> Iterator[Clash]:
     other = "bf16" if isinstance(config.stated("bf16"), dict) else "bfloat16"
     switches = ("fp16.enabled", f"{other}.enabled")
     later = max(switches, key=lambda path: config.place(config.spelled(path)))
@@ -86,7 +86,7 @@ def _precision(config: Config) -> Iterator[Clash]:
                f"write {config.default(f'fp16.{name}')}", "")  # fmt: skip
 
 
-def _reduction(config: Config) -> Iterator[Clash]:
+def _reduction(config: DeepSpeedConfig) -> Iterator[Clash]:
     at_3 = config.stage == 3
     summed = str(config.get("gradient_allreduce_op", "mean")).lower() == "sum"
     yield (summed and at_3, "gradient_allreduce_op", '"sum" does not go with stage 3',
@@ -101,7 +101,7 @@ def _reduction(config: Config) -> Iterator[Clash]:
            "1.", "write 1.0", STAGE_3)  # fmt: skip
 
 
-def _stages(config: Config) -> Iterator[Clash]:
+def _stages(config: DeepSpeedConfig) -> Iterator[Clash]:
     stage = config.stage
     if stage is None:
         return
@@ -121,7 +121,7 @@ def _stages(config: Config) -> Iterator[Clash]:
 
 
 # ---- a key that waits for another
-def _switches(config: Config) -> Iterator[Row]:
+def _switches(config: DeepSpeedConfig) -> Iterator[Row]:
     """Sections that are off unless they say that they are on."""
     for path, key, _, value in config.entries():
         inner = config.section_of(path, key)
@@ -138,7 +138,7 @@ def _switches(config: Config) -> Iterator[Row]:
                    inner.get("source", ""))  # fmt: skip
 
 
-def _offload(config: Config) -> Iterator[Row]:
+def _offload(config: DeepSpeedConfig) -> Iterator[Row]:
     zero = config.stated(ZERO)
     if isinstance(zero, dict) and zero and not config.has(f"{ZERO}.stage"):
         idle = ", ".join(list(zero)[:3])
@@ -161,7 +161,7 @@ def _offload(config: Config) -> Iterator[Row]:
                "deepspeed/runtime/swap_tensor/aio_config.py")  # fmt: skip
 
 
-def _needed(config: Config) -> Iterator[Row]:
+def _needed(config: DeepSpeedConfig) -> Iterator[Row]:
     """Settings that are asserted where they are used."""
     needs = [(f"{ZERO}.offload_{what}.device", config.device(what) == "nvme",
               f"{ZERO}.offload_{what}.nvme_path") for what in ("optimizer", "param")]  # fmt: skip

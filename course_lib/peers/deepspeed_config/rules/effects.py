@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 
 ZERO = "zero_optimization"
 ENGINE = "deepspeed/runtime/engine.py"
@@ -28,7 +28,7 @@ TO_FILES = {"optimizer": ("nvme_path", "pipeline_read", "pipeline_write", "fast_
             "param": ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu")}  # fmt: skip
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A finding for every key that changes nothing in this file."""
     if isinstance(config.stated(ZERO), dict) and config.stage is not None:
         yield from _stages(config, config.stage)
@@ -45,7 +45,7 @@ def check(config: Config) -> Iterator[Row]:
                     "gradients are divided by the number of ranks at once")  # fmt: skip
 
 
-def _stages(config: Config, stage: int) -> Iterator[Row]:
+def _stages(config: DeepSpeedConfig, stage: int) -> Iterator[Row]:
     for name in config.stated(ZERO):
         path = f"{ZERO}.{name}"
         key = config.schema.find((ZERO, name)) or {}
@@ -74,7 +74,7 @@ def _stages(config: Config, stage: int) -> Iterator[Row]:
                "deepspeed/runtime/zero/offload_config.py")  # fmt: skip
 
 
-def _offloads(config: Config) -> Iterator[Row]:
+def _offloads(config: DeepSpeedConfig) -> Iterator[Row]:
     for what in ("optimizer", "param"):
         path, device = f"{ZERO}.offload_{what}", config.device(what)
         section = config.stated(path)
@@ -96,7 +96,7 @@ def _offloads(config: Config) -> Iterator[Row]:
 
 
 def _idle(
-    config: Config, path: str, where: str, why: str, remedy: str = "take it out", *,
+    config: DeepSpeedConfig, path: str, where: str, why: str, remedy: str = "take it out", *,
     source: str = ENGINE, switch: bool = False,
 ) -> Row:  # fmt: skip
     """`switch`: one key of the file switches this one off, with what stands beside it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 from course_lib.peers.deepspeed_config.near import nearest
 
 ENGINE = "deepspeed/runtime/engine.py"
@@ -27,7 +27,7 @@ BUILT = {
 }
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A finding for a type that is not there, and for parameters that its class refuses."""
     schedulers = config.schema.data["schedulers"]
     for what, find, names, usual in (
@@ -56,7 +56,9 @@ def check(config: Config) -> Iterator[Row]:
                    ("value", near) if near else None)  # fmt: skip
 
 
-def _required(config: Config, what: str, kind: str, entry: dict, section: dict) -> Iterator[Row]:
+def _required(
+    config: DeepSpeedConfig, what: str, kind: str, entry: dict, section: dict
+) -> Iterator[Row]:
     params = section.get("params", {})
     if not isinstance(params, dict):
         return
@@ -74,7 +76,7 @@ def _required(config: Config, what: str, kind: str, entry: dict, section: dict) 
                'add "params": {}', ENGINE)  # fmt: skip
 
 
-def _optimizer(config: Config, kind: str, entry: dict) -> Iterator[Row]:
+def _optimizer(config: DeepSpeedConfig, kind: str, entry: dict) -> Iterator[Row]:
     params = config.stated("optimizer.params")
     params = params if isinstance(params, dict) else {}
     if "max_grad_norm" in params:
@@ -105,7 +107,7 @@ def _optimizer(config: Config, kind: str, entry: dict) -> Iterator[Row]:
                "are made for that.", 'write "AdamW"', ENGINE)  # fmt: skip
 
 
-def _class(config: Config, name: str, params: dict, entry: dict) -> str | None:
+def _class(config: DeepSpeedConfig, name: str, params: dict, entry: dict) -> str | None:
     """The class that the engine builds, by its name; None where that is not known."""
     if name in ADAMS and params.get("torch_adam") is True:
         return "Adam" if name == "adam" and params.get("adam_w_mode") is False else "AdamW"
@@ -114,7 +116,7 @@ def _class(config: Config, name: str, params: dict, entry: dict) -> str | None:
 
 
 def _refused(
-    config: Config, built: str | None, entry: dict, params: dict, name: str
+    config: DeepSpeedConfig, built: str | None, entry: dict, params: dict, name: str
 ) -> Iterator[Row]:
     """Parameters that some class of this optimizer takes, and the one that is built does not."""
     takes = entry["classes"].get("AdamW" if built == "Adam" else built)
@@ -129,7 +131,7 @@ def _refused(
                    ENGINE)  # fmt: skip
 
 
-def _numbers(config: Config, params: dict) -> Iterator[Row]:
+def _numbers(config: DeepSpeedConfig, params: dict) -> Iterator[Row]:
     betas, rate = params.get("betas"), params.get("lr")
     for wrong, reason in _betas(betas) if isinstance(betas, list) else ():
         yield ("error", "optimizer.params.betas", wrong, reason,
@@ -147,7 +149,7 @@ def _betas(betas: list) -> list[tuple[str, str]]:
     return [(f"{x} is no decay", "A moment's decay is at least 0 and less than 1.") for x in wrong]
 
 
-def _rates(config: Config) -> Iterator[Row]:
+def _rates(config: DeepSpeedConfig) -> Iterator[Row]:
     """What is wrong with a scheduler's numbers."""
     at = "scheduler.params"
     warmup, total = (config.get(f"{at}.{name}_num_steps") for name in ("warmup", "total"))

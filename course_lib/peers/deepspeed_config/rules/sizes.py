@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 
 ZERO = "zero_optimization"
 PAGE = "the Transformers page on DeepSpeed"
@@ -50,7 +50,7 @@ PLAUSIBLE = {
 }
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A hint for every size that cannot be meant, and for what is dear at this size."""
     for path, (unit, least, most, zero) in PLAUSIBLE.items():
         value = config.get(path)
@@ -62,7 +62,7 @@ def check(config: Config) -> Iterator[Row]:
     yield from _dear(config)
 
 
-def _implausible(config: Config, path: str, value: float, unit: str, small: bool) -> Row:
+def _implausible(config: DeepSpeedConfig, path: str, value: float, unit: str, small: bool) -> Row:
     size, default = "small" if small else "large", config.default(path)
     if unit == "elements":
         mb = _count(value * HALF / 1e6)
@@ -82,7 +82,7 @@ def _implausible(config: Config, path: str, value: float, unit: str, small: bool
     return ("hint", path, message, reason, suggestion)
 
 
-def _buckets(config: Config) -> Iterator[Row]:
+def _buckets(config: DeepSpeedConfig) -> Iterator[Row]:
     """What buckets take of a GPU, written or by default."""
     stage = config.stage or 0
     overlap = config.get(f"{ZERO}.overlap_comm", config.default(f"{ZERO}.overlap_comm")) is True
@@ -107,7 +107,7 @@ def _buckets(config: Config) -> Iterator[Row]:
                'with little memory, write "reduce_bucket_size": 2e8 or less', PAGE)  # fmt: skip
 
 
-def _dear(config: Config) -> Iterator[Row]:
+def _dear(config: DeepSpeedConfig) -> Iterator[Row]:
     trained = config.has("train_batch_size") or config.has("train_micro_batch_size_per_gpu")
     bound = config.default("gradient_clipping")
     if trained and not config.has("gradient_clipping") and bound:

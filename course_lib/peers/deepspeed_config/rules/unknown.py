@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from course_lib.peers.deepspeed_config.auto import at
-from course_lib.peers.deepspeed_config.config import PARAMS, Config, Row
+from course_lib.peers.deepspeed_config.config import PARAMS, DeepSpeedConfig, Row
 from course_lib.peers.deepspeed_config.kinds import judge
 from course_lib.peers.deepspeed_config.near import alike, edits, nearest
 
@@ -17,7 +17,7 @@ REMARKS = ("comment", "note", "description", "readme", "todo", "doc", "remark")
 FEW = 20  # keys of a section that can be named
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A finding for every key that is not known where it stands."""
     homes, data = _homes(config), config.schema.data
     for path, key, section, _ in config.entries():
@@ -42,7 +42,7 @@ def check(config: Config) -> Iterator[Row]:
                    ("remove",))  # fmt: skip
 
 
-def _homes(config: Config) -> dict[str, list[tuple[str, ...]]]:
+def _homes(config: DeepSpeedConfig) -> dict[str, list[tuple[str, ...]]]:
     """Name of a key → the sections that know it."""
     data, homes = config.schema.data, {}
     sections = [(path, section["keys"]) for path, section in config.schema.walk()]
@@ -55,7 +55,7 @@ def _homes(config: Config) -> dict[str, list[tuple[str, ...]]]:
     return homes
 
 
-def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Row:
+def _unknown(config: DeepSpeedConfig, path: tuple, section: dict, homes: dict) -> Row:
     """What a key was meant for: one of this section, one of another section, a remark, nothing."""
     name, near = path[-1], _nearest_here(config, path, section)
     letters = 9 if near is None else edits(name, near, 3)
@@ -80,7 +80,7 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Row:
             _instead(config, path, section))  # fmt: skip
 
 
-def _instead(config: Config, path: tuple, section: dict) -> str:
+def _instead(config: DeepSpeedConfig, path: tuple, section: dict) -> str:
     """What a key that is like none may have been, in a section of a few keys."""
     left = [key for key in section["keys"] if key not in _holder(config, path) and key != "*"]
     if not left or len(section["keys"]) > FEW:
@@ -89,7 +89,7 @@ def _instead(config: Config, path: tuple, section: dict) -> str:
     return f"take the key out, or write one of {', '.join(left[:5])}"
 
 
-def _nearest_here(config: Config, path: tuple, section: dict) -> str | None:
+def _nearest_here(config: DeepSpeedConfig, path: tuple, section: dict) -> str | None:
     """The key of the same section that is nearest, by its name and by what its value may be."""
     name, holder, keys = path[-1], _holder(config, path), section["keys"]
     doubt, inside = _doubt(section, holder, holder[name]), holder[name]
@@ -102,7 +102,7 @@ def _nearest_here(config: Config, path: tuple, section: dict) -> str | None:
     return near
 
 
-def _misspelt(config: Config, path: tuple, right: tuple, section: dict) -> Row:
+def _misspelt(config: DeepSpeedConfig, path: tuple, right: tuple, section: dict) -> Row:
     same, name = right[:-1] == path[:-1], path[-1]
     refused = _refuses(section) or (same and _has_the_type(config, path, right, section))
     alone = [key for key in section["keys"] if alike(name, key)] == [right[-1]]
@@ -116,7 +116,9 @@ def _misspelt(config: Config, path: tuple, right: tuple, section: dict) -> Row:
             ("rename", right) if same and sure else None)  # fmt: skip
 
 
-def _moved(config: Config, path: tuple, home: tuple, section: dict, homes: list[tuple]) -> Row:
+def _moved(
+    config: DeepSpeedConfig, path: tuple, home: tuple, section: dict, homes: list[tuple]
+) -> Row:
     name, there, right = path[-1], at(config.value, home), (*home, path[-1])
     values = [(other, at(config.value, other)) for other in homes]
     lacking = [other for other, value in values if isinstance(value, dict) and name not in value]
@@ -130,7 +132,7 @@ def _moved(config: Config, path: tuple, home: tuple, section: dict, homes: list[
             reason, f"move it: {'.'.join(right)}", "", (verb, right) if sure else None)  # fmt: skip
 
 
-def _dropped(config: Config, path: tuple, new: str, section: dict) -> Row:
+def _dropped(config: DeepSpeedConfig, path: tuple, new: str, section: dict) -> Row:
     strict, known = bool(section.get("strict")), config.schema.find(new) is not None
     return ("error" if strict else "hint", path, f'"{path[-1]}" is a spelling of earlier releases',
             f"Release {config.schema.release} {'refuses it' if strict else 'never asks for it'}.",
@@ -138,7 +140,7 @@ def _dropped(config: Config, path: tuple, new: str, section: dict) -> Row:
             ("rename", tuple(new.split("."))) if known and not strict else None)  # fmt: skip
 
 
-def _home(config: Config, path: tuple, homes: list[tuple]) -> tuple | None:
+def _home(config: DeepSpeedConfig, path: tuple, homes: list[tuple]) -> tuple | None:
     """The section that a misplaced key was meant for: one that is near, that the file has, and
     that lacks it."""
 
@@ -155,7 +157,7 @@ def _home(config: Config, path: tuple, homes: list[tuple]) -> tuple | None:
     return best if len(around) <= 3 or isinstance(at(config.value, best), dict) else None
 
 
-def _holder(config: Config, path: tuple) -> dict:
+def _holder(config: DeepSpeedConfig, path: tuple) -> dict:
     value = at(config.value, path[:-1])
     return value if isinstance(value, dict) else {}
 
@@ -177,7 +179,7 @@ def _refuses(section: dict) -> bool:
     return bool(section.get("strict")) or "classes" in section
 
 
-def _has_the_type(config: Config, path: tuple, right: tuple, section: dict) -> bool:
+def _has_the_type(config: DeepSpeedConfig, path: tuple, right: tuple, section: dict) -> bool:
     """Whether the value of a misspelt key is one that the right key takes."""
     key, value = section["keys"].get(right[-1]), at(config.value, path)
     inner = _inner(key or {})

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator
 
-from course_lib.peers.deepspeed_config.config import Config, Row
+from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 from course_lib.peers.deepspeed_config.kinds import Verdict, in_words, judge, parsed
 from course_lib.peers.deepspeed_config.near import nearest
 
@@ -26,7 +26,7 @@ ON_GPU = ("gpu", "cuda", "device")  # where a thing stays that is not offloaded
 PAIR = "two numbers, such as [0.9, 0.999]"
 
 
-def check(config: Config) -> Iterator[Row]:
+def check(config: DeepSpeedConfig) -> Iterator[Row]:
     """A finding for every value that is not what its key takes, and for every old spelling."""
     for path, key, _, value in config.entries():
         if key is None:
@@ -43,7 +43,7 @@ def check(config: Config) -> Iterator[Row]:
             yield from _value(config, path, key, value)
 
 
-def _value(config: Config, path: tuple, key: dict, value: object) -> Iterator[Row]:
+def _value(config: DeepSpeedConfig, path: tuple, key: dict, value: object) -> Iterator[Row]:
     name, verdict = path[-1], judge(key, value)
     rates = key.get("type") == "union" and isinstance(value, list)
     if rates and any(part["type"] == "number" for part in key["of"]):
@@ -70,7 +70,7 @@ def _value(config: Config, path: tuple, key: dict, value: object) -> Iterator[Ro
                        f"write {bound}")  # fmt: skip
 
 
-def _tuned(config: Config, path: tuple, value: object) -> bool:
+def _tuned(config: DeepSpeedConfig, path: tuple, value: object) -> bool:
     """Whether the autotuner takes this stage apart: "all", or a list of those to try."""
     if path != ("zero_optimization", "stage") or config.get("autotuning.enabled") is not True:
         return False
@@ -78,7 +78,7 @@ def _tuned(config: Config, path: tuple, value: object) -> bool:
     return bool(tried) and all(x == "all" or (type(x) is int and 0 <= x <= 3) for x in tried)
 
 
-def _wrong(config: Config, path: tuple, key: dict, value: object, verdict: Verdict) -> Row:
+def _wrong(config: DeepSpeedConfig, path: tuple, key: dict, value: object, verdict: Verdict) -> Row:
     name, words, shown = path[-1], in_words(key), _shown(value)
     as_false = key.get("type") == "boolean" and not (key.get("checked") or key.get("no_null"))
     if value is None and as_false:
@@ -155,7 +155,7 @@ def _refusal(key: dict, value: object) -> str:
 
 
 # ---- old spellings
-def _old(config: Config, path: tuple, replacement: dict, value: object) -> Row:
+def _old(config: DeepSpeedConfig, path: tuple, replacement: dict, value: object) -> Row:
     new, old, release = replacement["new"], path[-1], f"Release {config.schema.release}"
     message, repair = f'"{old}" is deprecated', ("remove",)
     if not replacement["alone"]:
@@ -177,13 +177,13 @@ def _old(config: Config, path: tuple, replacement: dict, value: object) -> Row:
     return ("warning", path, message, reason, suggestion, "", repair)
 
 
-def _beside(config: Config, path: tuple, name: str) -> bool:
+def _beside(config: DeepSpeedConfig, path: tuple, name: str) -> bool:
     """Whether the file has another key of the same section too, in whichever spelling."""
     spelled = config.spelled(".".join((*path[:-1], name)))
     return spelled[-1] != path[-1] and config.has(".".join(spelled))
 
 
-def _old_zero(config: Config, path: tuple, value: bool) -> Row:
+def _old_zero(config: DeepSpeedConfig, path: tuple, value: bool) -> Row:
     return ("warning", path, f'"zero_optimization" is {_shown(value)}: an old form',
             f"DeepSpeed reads it as stage {value:d}, and warns.", f'write {{"stage": {value:d}}}',
             "", ("value", {"stage": int(value)}))  # fmt: skip

@@ -26,7 +26,7 @@ def shipped() -> schema.Schema:
     return schema.Schema(json.loads(schema.SHIPPED.read_text(encoding="utf-8")))
 
 
-def report(text: str | bytes, **how: object) -> check.Report:
+def report(text: str | bytes, **how: object) -> check.ConfigReport:
     """The report on a file with this text, against the shipped keys."""
     document = source.Document(Path("config.json"))
     source.read_content(text.encode() if isinstance(text, str) else text, document)

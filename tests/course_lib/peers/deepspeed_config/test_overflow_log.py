@@ -152,7 +152,7 @@ def test_the_lines_of_the_transformers_page_are_read():
     tried = [(262144, "262144"), (262144, "131072.0"), (131072, "65536.0")]
     head = "[deepscale] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: "
     lines = [f" {head}{before}, reducing to {after}" for before, after in tried]
-    assert log.read_overflows(lines) == log.Reading(3, 262144, 65536, 0, log.UNKNOWN)
+    assert log.read_overflows(lines) == log.LogReading(3, 262144, 65536, 0, log.UNKNOWN)
     assert log.read_overflows([*lines[:1], "step 1"]).verdict == log.LOOKING
     least = [f"{head}2, reducing to 1", f"{head}1, reducing to 1", "step 27"]
     assert log.read_overflows(lines + least).verdict == log.NOT_FOUND

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib import ranks
-from course_lib.estimate.ladder import Machine
+from course_lib.estimate.ladder import Nodes
 from course_lib.estimate.ladder import settings as rungs
 from course_lib.estimate.setting import Setting
 from course_lib.peers.deepspeed_config import fsdp2, settings
@@ -20,8 +20,8 @@ from tests.course_lib.peers.deepspeed_config.oracle import parses
 from tests.course_lib.peers.deepspeed_config.parts import loud, report
 
 SIZES = Sizes(hidden=1024, unit=12 * 1024**2, largest=50257 * 1024)
-MACHINE = Machine(24 * 10**9, gpus=4, nodes=2)
-ONE = Machine(24 * 10**9)
+MACHINE = Nodes(24 * 10**9, gpus=4, nodes=2)
+ONE = Nodes(24 * 10**9)
 RUNGS = [*rungs(8, "bfloat16"), *rungs(1, "float32"), *rungs(2, "float16")]
 NAMES = [f"{setting.precision} {name}" for name, setting in RUNGS]
 ZERO = "zero_optimization"
@@ -72,7 +72,7 @@ def test_a_file_says_what_the_rung_does_and_nothing_without_effect(name, setting
 @pytest.mark.parametrize(("name", "setting"), RUNGS, ids=NAMES)
 def test_the_trainer_makes_the_same_of_its_own(name, setting):
     """With "auto" and the arguments that come with it: no conflict, nothing left over."""
-    for machine in (MACHINE, Machine(10**8, gpus=2)):
+    for machine in (MACHINE, Nodes(10**8, gpus=2)):
         own = settings.deepspeed(setting, machine, SIZES, trainer=True)
         arguments = settings.training_arguments(setting, "ds_config.json")
         got = resolve(own, arguments, {"hidden_size": SIZES.hidden}, machine.world)
@@ -87,7 +87,7 @@ def test_the_trainer_makes_the_same_of_its_own(name, setting):
         assert "auto" in json.dumps(own)
 
 
-@pytest.mark.parametrize("machine", [MACHINE, Machine(2 * 10**7, gpus=2)], ids=["24 GB", "20 MB"])
+@pytest.mark.parametrize("machine", [MACHINE, Nodes(2 * 10**7, gpus=2)], ids=["24 GB", "20 MB"])
 def test_the_checker_finds_nothing(machine):
     """Neither an error nor a warning, nor a key that this release never asks."""
     model = {"model_type": "llama", "hidden_size": SIZES.hidden}

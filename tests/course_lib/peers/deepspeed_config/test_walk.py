@@ -41,10 +41,10 @@ def model(tmp_path):
     return file
 
 
-def task_of(config: Config, folder, memory: str, **more) -> walk.Task:
+def task_of(config: Config, folder, memory: str, **more) -> walk.WalkTask:
     (folder / "config.json").write_text(json.dumps(to_transformers(config, torch.float32)))
     how = {"gpus": 1, "nodes": 1, "rows": 4, "length": 0, "precision": "float32", **more}
-    return walk.Task.read(folder, memory, None, **how)
+    return walk.WalkTask.read(folder, memory, None, **how)
 
 
 def test_the_document_has_every_rung_and_the_first_that_fits(capsys, model):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.peers.launchers import commands
-from course_lib.peers.launchers.commands import Call, Launcher, Started
+from course_lib.peers.launchers.commands import Launcher, LauncherCall, Started
 from course_lib.peers.launchers.slurm import script
 from tests.course_lib.peers.launchers.srun_here import stand_ins, variables
 
@@ -29,7 +29,7 @@ def shell(monkeypatch, text: str) -> str:
     return "shell"
 
 
-def slurm(call: Call) -> Started:
+def slurm(call: LauncherCall) -> Started:
     """A SLURM script for `world` nodes with one rank each; `options` is its kind."""
     kind = call.options[0] if call.options else "torchrun"
     nodes, gpus = (1, call.world) if kind == "one node" else (call.world, 1)

@@ -9,9 +9,9 @@ import torch
 
 from course_lib import ranks
 from course_lib.peers.ways.every import WAYS, train
-from course_lib.peers.ways.evidence import Run
+from course_lib.peers.ways.evidence import RunEvidence
 from course_lib.peers.ways.expected import expected
-from course_lib.peers.ways.setting import NotThere, Setting
+from course_lib.peers.ways.setting import NotThere, WaySetting
 from course_lib.peers.ways.workload import Workload
 
 NEEDED = ("transformers", "accelerate", "deepspeed")
@@ -31,7 +31,7 @@ def alone(world: int = 1, rank: int = 0, device: str = "cpu") -> ranks.Me:
     return ranks.Me(rank, world, rank, world, "gloo", torch.device(device), 1.0, "")
 
 
-def several(me, workload: Workload, settings: list[Setting], names=tuple(WAYS)):
+def several(me, workload: Workload, settings: list[WaySetting], names=tuple(WAYS)):
     """{(setting, way): its run, or the sentence that there is none}, of this rank."""
     runs = {}
     for setting in settings:
@@ -43,10 +43,10 @@ def several(me, workload: Workload, settings: list[Setting], names=tuple(WAYS)):
     return runs
 
 
-def check_curves(runs: dict, setting: Setting) -> list[str]:
+def check_curves(runs: dict, setting: WaySetting) -> list[str]:
     """All ways that there are lose what the dense one loses, and the loss moves."""
     mine = {name: run for (at, name), run in runs.items() if at == str(setting)}
-    there = [name for name, run in mine.items() if isinstance(run, Run)]
+    there = [name for name, run in mine.items() if isinstance(run, RunEvidence)]
     dense = mine["dense"].losses
     assert max(dense) - min(dense) > 0.1, "nothing was learnt, and nothing could differ"
     bound = BOUND[setting.precision]
@@ -58,7 +58,9 @@ def check_curves(runs: dict, setting: Setting) -> list[str]:
     return there
 
 
-def check_held(run: Run, setting: Setting, parameters: int, world: int, tied: int) -> None:
+def check_held(
+    run: RunEvidence, setting: WaySetting, parameters: int, world: int, tied: int
+) -> None:
     """What is held and sent is the closed form's, to the byte where every cut divides.
 
     On CPU ranks: on GPUs a way may choose other verbs, and the curve is what is held there."""

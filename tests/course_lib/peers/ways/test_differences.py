@@ -12,7 +12,7 @@ from course_lib.peers.ways import trainer_run
 from course_lib.peers.ways.ds_config import ds_config, for_trainer
 from course_lib.peers.ways.evidence import Before
 from course_lib.peers.ways.launched import launched, quiet
-from course_lib.peers.ways.setting import Setting
+from course_lib.peers.ways.setting import WaySetting
 from course_lib.peers.ways.trainer_run import arguments
 from course_lib.peers.ways.with_deepspeed import imported
 from course_lib.peers.ways.workload import Workload
@@ -26,7 +26,7 @@ def counted(workload: Workload, folder: str, first: bool) -> tuple[float, float]
     """(what the Trainer divides by, tokens that have a prediction) of one micro-batch."""
     import transformers
 
-    args = transformers.TrainingArguments(**arguments(alone(), workload, Setting(), folder))
+    args = transformers.TrainingArguments(**arguments(alone(), workload, WaySetting(), folder))
     trainer = transformers.Trainer(model=workload.model(), args=args)
     batch = workload.batch_of(0, 0, 0)
     if first:
@@ -71,7 +71,7 @@ def believed(me, workload, setting):
 def test_the_trainer_believes_that_t5_divides_by_all_tokens(pool):
     """T5's forward takes any keyword and drops the number of tokens: its mean is then multiplied by
     the ranks and never divided by the micro-batches. AdamW hides it, a clip does not."""
-    workload, setting = dataclasses.replace(SMALL, family="t5", steps=1), Setting(accumulate=2)
+    workload, setting = dataclasses.replace(SMALL, family="t5", steps=1), WaySetting(accumulate=2)
     wrong, right = pool.run(2, believed, workload, setting, timeout=90, env=ENV, alone=True)[0]
     assert wrong == pytest.approx([4 * number for number in right], rel=1e-4)
 
@@ -81,7 +81,7 @@ def test_the_trainer_decays_neither_norms_nor_biases(tmp_path):
     """Its own optimizer leaves them out; a DeepSpeed config's optimizer has one group, and all."""
     import transformers
 
-    args = transformers.TrainingArguments(**arguments(alone(), SMALL, Setting(), str(tmp_path)))
+    args = transformers.TrainingArguments(**arguments(alone(), SMALL, WaySetting(), str(tmp_path)))
     trainer = transformers.Trainer(model=SMALL.model(), args=args)
     groups = trainer.create_optimizer().param_groups
     assert [group["weight_decay"] for group in groups] == [SMALL.weight_decay, 0.0]
@@ -95,7 +95,7 @@ def groups_of_a_config(me, folder):
     """Weight decay of each parameter group, with the stock Trainer and an optimizer in the file."""
     import transformers
 
-    workload, setting = dataclasses.replace(SMALL, steps=1), Setting()
+    workload, setting = dataclasses.replace(SMALL, steps=1), WaySetting()
     with launched(me), quiet():
         imported()  # which keeps DeepSpeed from compiling an all-reduce for this group
         config = for_trainer(workload, setting)
@@ -129,7 +129,7 @@ def defaults(me):
             "Adam": {},
             "Adam, adam_w_mode false": {"adam_w_mode": False},
         }.items():
-            config = ds_config(SMALL, Setting())
+            config = ds_config(SMALL, WaySetting())
             config["optimizer"]["type"] = "Adam"
             config["optimizer"]["params"] |= change
             del config["gradient_clipping"]

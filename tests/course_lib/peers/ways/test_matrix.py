@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from course_lib.peers.ways.evidence import Run
-from course_lib.peers.ways.setting import NotThere, Setting
+from course_lib.peers.ways.evidence import RunEvidence
+from course_lib.peers.ways.setting import NotThere, WaySetting
 from course_lib.peers.ways.with_deepspeed import check_can, has_fp16
 from course_lib.peers.ways.workload import Workload
 from tests.course_lib.peers.ways.runs import (
@@ -32,7 +32,9 @@ PLACES = [(stage, offload) for stage, offloads in OFFLOADS.items() for offload i
 @pytest.mark.parametrize(("stage", "offload"), PLACES)
 def test_one_curve_and_the_closed_forms(pool, stage, offload, precision):
     settings = [
-        Setting(stage=stage, offload=offload, precision=precision, accumulate=accumulate, clip=clip)
+        WaySetting(
+            stage=stage, offload=offload, precision=precision, accumulate=accumulate, clip=clip
+        )
         for accumulate, clip in itertools.product((1, 4), (None, 0.5))
     ]
     per_rank = pool.run(2, several, WORKLOAD, settings, timeout=300, env=ENV, alone=True)
@@ -43,7 +45,7 @@ def test_one_curve_and_the_closed_forms(pool, stage, offload, precision):
             assert {"course_lib", "deepspeed", "trainer+deepspeed"} <= set(there)
             assert ("fsdp2" in there) == (stage >= 2 and offload != "optimizer")
             for (at, _), run in runs.items():
-                if at == str(setting) and isinstance(run, Run):
+                if at == str(setting) and isinstance(run, RunEvidence):
                     check_held(run, setting, parameters, 2, tied)
 
 
@@ -52,7 +54,7 @@ def test_one_curve_and_the_closed_forms(pool, stage, offload, precision):
 def test_one_curve_at_other_worlds(pool, world, family):
     """Where cuts are uneven the bytes are a piece more or less; the curve is the same."""
     workload = Workload(family, vocabulary=97, steps=4)
-    settings = [Setting(stage=stage, accumulate=2, clip=0.5) for stage in range(4)]
+    settings = [WaySetting(stage=stage, accumulate=2, clip=0.5) for stage in range(4)]
     runs = pool.run(world, several, workload, settings, timeout=300, env=ENV, alone=True)[0]
     for setting in settings:
         check_curves(runs, setting)
@@ -65,7 +67,7 @@ LARGE = Workload(vocabulary=4096, hidden=256, layers=1, steps=4)
 def nvme_or_reason() -> str | None:
     try:
         if not MISSING:
-            check_can(Setting(stage=3, offload="nvme", folder="/"))
+            check_can(WaySetting(stage=3, offload="nvme", folder="/"))
     except NotThere as missing:
         return str(missing)
     return None
@@ -81,15 +83,15 @@ def test_deepspeeds_files_round_what_ours_keep(pool, tmp_path):
     reason = nvme_or_reason()
     if reason is not None:
         pytest.skip(reason)
-    files = Setting(stage=3, offload="nvme", folder=str(tmp_path))
-    host = Setting(stage=3, offload="all")
+    files = WaySetting(stage=3, offload="nvme", folder=str(tmp_path))
+    host = WaySetting(stage=3, offload="all")
     names = ("dense", "course_lib", "deepspeed")
     # 300 s: its extension async_io may be compiled now
     args = (LARGE, [files, host], names)
     runs = pool.run(2, several, *args, timeout=580, env=ENV, alone=True)[0]
     dense = runs[str(files), "dense"].losses
 
-    def off(setting: Setting, way: str) -> float:
+    def off(setting: WaySetting, way: str) -> float:
         return max(abs(a - b) for a, b in zip(runs[str(setting), way].losses, dense, strict=True))
 
     assert off(host, "deepspeed") < 2e-5 > off(files, "course_lib")
@@ -105,7 +107,7 @@ def test_the_compiled_adam_is_torchs(pool):
     if shutil.which("g++") is None:
         pytest.skip("no g++: DeepSpeed's CPU Adam is compiled where it is used")
     settings = [
-        Setting(stage=stage, offload="optimizer", compiled=True, clip=0.5) for stage in (2, 3)
+        WaySetting(stage=stage, offload="optimizer", compiled=True, clip=0.5) for stage in (2, 3)
     ]
     args = (WORKLOAD, settings, ("dense", "deepspeed"))
     runs = pool.run(2, several, *args, timeout=580, env=ENV, alone=True)[0]
@@ -116,7 +118,7 @@ def test_the_compiled_adam_is_torchs(pool):
 def test_an_encoder_and_a_decoder_go_the_same_ways(pool):
     """A T5 shape, whose loss shifts nothing and whose table is read three times."""
     workload = Workload("t5", steps=4)
-    settings = [Setting(stage=stage, accumulate=2, clip=0.5) for stage in (2, 3)]
+    settings = [WaySetting(stage=stage, accumulate=2, clip=0.5) for stage in (2, 3)]
     runs = pool.run(2, several, workload, settings, timeout=300, env=ENV, alone=True)[0]
     for setting in settings:
         assert len(check_curves(runs, setting)) == 6

@@ -13,7 +13,7 @@ from course_lib.peers.deepspeed_config.check import check_file
 from course_lib.peers.ways.ds_config import ds_config, for_trainer
 from course_lib.peers.ways.expected import expected
 from course_lib.peers.ways.launched import launched, variables
-from course_lib.peers.ways.setting import NotThere, Setting
+from course_lib.peers.ways.setting import NotThere, WaySetting
 from course_lib.peers.ways.trainer_run import arguments
 from course_lib.peers.ways.with_deepspeed import imported
 from course_lib.peers.ways.workload import Workload
@@ -34,7 +34,7 @@ def sizes(workload: Workload) -> tuple[int, int]:
 @needs_all
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="DeepSpeed has fp16 on GPUs alone")
 def test_sixteen_bits_with_a_loss_scale(pool):
-    settings = [Setting(stage=stage, precision="float16", clip=0.5) for stage in (1, 2, 3)]
+    settings = [WaySetting(stage=stage, precision="float16", clip=0.5) for stage in (1, 2, 3)]
     runs = pool.run(2, several, WORKLOAD, settings, timeout=240, env=ENV, alone=True)[0]
     for setting in settings:
         there = check_curves(runs, setting)
@@ -53,14 +53,14 @@ def test_sixteen_bits_with_a_loss_scale(pool):
 )
 def test_a_setting_that_no_way_has_is_refused(setting, reason):
     with pytest.raises(ValueError, match=reason):
-        Setting(**setting)
+        WaySetting(**setting)
 
 
 def test_a_family_and_a_closed_form_that_are_none_are_refused():
     with pytest.raises(ValueError, match="is none of gpt2, llama, t5"):
         Workload(family="bert")
     with pytest.raises(ValueError, match="closed form"):
-        expected("deepspeed", Setting(precision="float16"), 10, 2)
+        expected("deepspeed", WaySetting(precision="float16"), 10, 2)
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
@@ -80,7 +80,7 @@ def test_the_configs_of_all_settings_have_no_error(tmp_path, precision):
     offloads[3] = [None, "optimizer", "all", "nvme"]
     for stage, places in offloads.items():
         for offload in places:
-            setting = Setting(
+            setting = WaySetting(
                 stage=stage, offload=offload, precision=precision, clip=0.5, folder=str(tmp_path)
             )
             given = arguments(me, WORKLOAD, setting, str(tmp_path))
@@ -132,7 +132,7 @@ def test_nothing_that_a_way_has_set_is_met_by_the_next(tmp_path):
         os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
         os.environ.pop("LOCAL_RANK")  # a process alone, which makes no group
         os.environ.pop("WORLD_SIZE")
-        given = arguments(alone(), WORKLOAD, Setting(), str(tmp_path))
+        given = arguments(alone(), WORKLOAD, WaySetting(), str(tmp_path))
         assert transformers.TrainingArguments(**given).device.type == "cpu"
         assert PartialState._shared_state
     assert not PartialState._shared_state

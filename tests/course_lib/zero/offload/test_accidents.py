@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.zero.offload import Files
-from course_lib.zero.offload.together import OffloadError
+from course_lib.zero.offload.shared_errors import OffloadError
 from tests.course_lib.tensor_parallel.parts import said
 from tests.course_lib.zero.offload.parts import FLOAT, WAYS, offloaded, trained, weights
 from tests.course_lib.zero.parts import loss_of, train

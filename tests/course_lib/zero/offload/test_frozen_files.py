@@ -9,8 +9,8 @@ import torch
 
 from course_lib.estimate import states
 from course_lib.gpt import GPT, Config
+from course_lib.zero.offload.file_layout import FileLayout
 from course_lib.zero.offload.files import aligned, buffer
-from course_lib.zero.offload.layout import Layout
 from tests.course_lib.estimate.parts import engine_of, step_of
 
 CONFIG = Config.gpt2(vocabulary=330, length=40, hidden=64, layers=3, heads=4, inner=210)
@@ -68,7 +68,7 @@ def test_files_are_as_large_as_the_estimate_says(pool, world, tmp_path):
 
 
 def test_states_of_what_is_trained_lie_end_to_end():
-    layout = Layout(
+    layout = FileLayout(
         5000, torch.float32, {"a": torch.float32, "b": torch.float64},
         spans={"a": [(100, 1100), (3000, 4000)], "b": [(3000, 4000)]},
     )  # fmt: skip

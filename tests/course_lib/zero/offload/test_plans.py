@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_lib.zero.handover import states_of
-from course_lib.zero.offload import Plan
+from course_lib.zero.offload import OffloadPlan
+from course_lib.zero.offload.file_bucket import check_lendable
+from course_lib.zero.offload.file_layout import FileLayout
 from course_lib.zero.offload.files import Files, aligned, buffer, make
-from course_lib.zero.offload.kept import check_lendable
-from course_lib.zero.offload.layout import Layout
+from course_lib.zero.optimizer_parts import states_of
 
 pytestmark = pytest.mark.cpu("options and folders")
 
@@ -34,13 +34,13 @@ REFUSED = [
 @pytest.mark.parametrize(("offload", "stage", "words"), REFUSED)
 def test_what_does_not_go_together_is_refused(offload, stage, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        Plan.named(offload, stage)
+        OffloadPlan.named(offload, stage)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_word_is_a_plan(stage):
-    assert Plan.named("cpu", stage) == Plan("cpu")
-    assert Plan.named(None, stage) is None
+    assert OffloadPlan.named("cpu", stage) == OffloadPlan("cpu")
+    assert OffloadPlan.named(None, stage) is None
 
 
 class Counting(torch.optim.SGD):
@@ -73,7 +73,9 @@ def test_the_states_of_torchs_optimizers_are_known():
 
 
 def test_parts_of_a_file_do_not_touch():
-    layout = Layout(5000, torch.float32, {"a": torch.float32, "b": torch.float64}, torch.bfloat16)
+    layout = FileLayout(
+        5000, torch.float32, {"a": torch.float32, "b": torch.float64}, torch.bfloat16
+    )
     memory = buffer(layout.nbytes, torch.device("cpu")).zero_()
     assert memory.data_ptr() % 4096 == 0
     parts = [layout.values(memory), layout.state(memory, "a"), layout.state(memory, "b")]

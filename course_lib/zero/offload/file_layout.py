@@ -16,7 +16,7 @@ from course_lib.zero.offload.files import aligned
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """`count` elements of `dtype`, as many of `half` if there is one, and of each state as many as
     are trained. Every part begins at a multiple of 4096 bytes.
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives  # registers what is functional
 
 from course_lib.ledger import forms
-from course_lib.ledger.dispatch import OPERATIONS, arguments, listening
-from course_lib.ledger.dispatch.waits import WaitListener
+from course_lib.ledger.torch_calls import OPERATIONS, arguments, listening
+from course_lib.ledger.torch_calls.waits import WaitListener
 
 pytestmark = pytest.mark.cpu("what torch calls, whatever the device")
 # Taken apart into other operations, or issued by torch alone where no course code leads.

@@ -33,7 +33,7 @@ from course_lib.zero.holdings import holdings_by_kind
 APART = ("scalars", "buffers")  # labels of messages that say something about a step, and carry none
 
 
-class Verbs(NamedTuple):
+class VerbCounts(NamedTuple):
     """The calls of one verb over one axis with one label ("" for what carries the step itself), and
     their bytes on this rank: handed over, and the least that it has to send."""
 
@@ -45,7 +45,7 @@ class Verbs(NamedTuple):
     must: Bytes
 
 
-def by_verb(book: Book, mesh: DeviceMesh) -> list[Verbs]:
+def by_verb(book: Book, mesh: DeviceMesh) -> list[VerbCounts]:
     """A book's records, added up."""
     found: dict[tuple[str, str, str], list] = {}
     for name, op, label in sorted({(r.axis, r.op, r.label) for r in book.records}):
@@ -54,7 +54,7 @@ def by_verb(book: Book, mesh: DeviceMesh) -> list[Verbs]:
         sums[0] += book.count(**of)
         sums[1] += book.bytes(column="payload", **of)
         sums[2] += book.bytes(column="must", **of)
-    return [Verbs(*key, *found[key]) for key in sorted(found)]
+    return [VerbCounts(*key, *found[key]) for key in sorted(found)]
 
 
 def axis_of(name: str, mesh: DeviceMesh) -> str:

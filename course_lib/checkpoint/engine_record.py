@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint import checksums, folder
 from course_lib.pretrained.header import CheckpointError, read_json
 from course_lib.zero import Engine
 
@@ -30,7 +30,7 @@ def record_of(path: Path) -> dict:
             f"{folder.FORM}; "
             + ("take the newer course_lib that wrote it" if newer else folder.remedy(path))
         )
-    sums.check(path, [folder.RECORD], lambda: folder.remedy(path))
+    checksums.check(path, [folder.RECORD], lambda: folder.remedy(path))
     return record
 
 

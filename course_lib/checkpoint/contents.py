@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.checkpoint.agreed import merged, union
+from course_lib.checkpoint.box_writer import Takes
 from course_lib.checkpoint.logical import buffers_of, stored_as, stored_shapes, tensors_of
-from course_lib.checkpoint.pen import Takes
+from course_lib.checkpoint.shared_errors import merged, union
 from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.writer import FileSet
 from course_lib.zero import Engine
@@ -39,7 +39,7 @@ class Label(NamedTuple):
         return cls(name, int(start), int(stop), key)
 
 
-class Planned:
+class Contents:
     """The files of a checkpoint, and how this rank's tensors go into them; all ranks make one."""
 
     def __init__(self, engine: Engine, mesh: DeviceMesh, most: float):

@@ -13,7 +13,7 @@ import torch
 from course_lib.collectives import all_reduce
 from course_lib.collectives.agreement import who_says
 from course_lib.collectives.call import Group, device_of, labelled
-from course_lib.memory.words import this_rank
+from course_lib.memory.formatting import this_rank
 
 
 class OffloadError(OSError):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from course_lib.collectives import Verb, current
 from course_lib.ledger.book import Record
-from course_lib.ledger.dispatch.waits import WaitListener
+from course_lib.ledger.torch_calls.waits import WaitListener
 from course_lib.ledger.wire import Flow
 
 

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from course_lib.collectives import all_reduce, broadcast
 from course_lib.collectives.call import Group, labelled
 from course_lib.meta import numbers
-from course_lib.zero.home import Home, OnDevice
+from course_lib.zero.optimizer_home import Home, OnDevice
 from course_lib.zero.partition import Bucket, Partition, end_to_end
 from course_lib.zero.shards import Copies
-from course_lib.zero.stage3.choice import choose_units
+from course_lib.zero.stage3.branch_guard import Together
 from course_lib.zero.stage3.hooks import Hooks
-from course_lib.zero.stage3.options import Fill, Stage3, value
+from course_lib.zero.stage3.options import Fill, Stage3Options, value
 from course_lib.zero.stage3.prefetch import Order
-from course_lib.zero.stage3.together import Together
+from course_lib.zero.stage3.unit_choice import choose_units
 from course_lib.zero.stage3.units import Promise, Unit, outside_inference
 
 
@@ -31,7 +31,7 @@ class UnitShards(Copies):
     """The units of a model, and this rank's shard of each."""
 
     @torch.no_grad()
-    def __init__(self, model: nn.Module, group: Group, home: Home, options: Stage3):
+    def __init__(self, model: nn.Module, group: Group, home: Home, options: Stage3Options):
         self.group, self.home = group, home
         self.together = Together(group)
         self.order = Order(options.prefetch, self.together)
@@ -196,7 +196,9 @@ def _check_whole(module: nn.Module, *args) -> None:
         )
 
 
-def _units(model: nn.Module, together: Together, options: Stage3, home: Home) -> Iterator[Unit]:
+def _units(
+    model: nn.Module, together: Together, options: Stage3Options, home: Home
+) -> Iterator[Unit]:
     n, persist = together.group.size(), options.persist
     # First comes what is kept, of all modules: gradients are sent from the last unit to the first,
     # and some of these are the last to come.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.ledger.dispatch.operations import OPERATIONS, Operation, arguments, handle
-from course_lib.ledger.dispatch.waits import listening
+from course_lib.ledger.torch_calls.operations import OPERATIONS, Operation, arguments, handle
+from course_lib.ledger.torch_calls.waits import listening
 
 __all__ = ["OPERATIONS", "LightMode", "Operation", "arguments", "handle", "listening"]
 

@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from course_lib.collectives import Verb, current
 from course_lib.ledger import calls, origin
 from course_lib.ledger.book import Book, Record
-from course_lib.ledger.dispatch import OPERATIONS, LightMode, handle, listening
-from course_lib.ledger.flight import DeviceTimes, Flights, Landing
 from course_lib.ledger.forms import must
+from course_lib.ledger.in_flight import DeviceTimes, Flights, Landing
+from course_lib.ledger.torch_calls import OPERATIONS, LightMode, handle, listening
 from course_lib.ledger.wire import Flow
 
 Operation = torch._ops.OpOverload
@@ -42,14 +42,14 @@ def ledger(
     flights = Flights(flow)
     book = Book(_axes(mesh, axes), flow, flights.refresh)
     try:
-        with listening(flights), Watch(book, flights):
+        with listening(flights), LedgerRecorder(book, flights):
             yield book
     finally:
         book.open = False
         flights.close()
 
 
-class Watch(LightMode):
+class LedgerRecorder(LightMode):
     """Sees each torch operation before it runs, and lets it run unchanged."""
 
     supports_higher_order_operators = True  # they pass, as everything does that is no collective
@@ -124,7 +124,10 @@ class Watch(LightMode):
         # Its body issues the real collective. This mode is off while it handles an operation, so it
         # goes on again for the body, which is entered directly in order not to come back here; the
         # ledgers round this one see the body alone, and have to be told what it is the body of.
-        watches = [self, *(m for m in _get_current_dispatch_mode_stack() if type(m) is Watch)]
+        watches = [
+            self,
+            *(m for m in _get_current_dispatch_mode_stack() if type(m) is LedgerRecorder),
+        ]
         outer = [watch._functional for watch in watches]
         for watch in watches:
             watch._functional = []

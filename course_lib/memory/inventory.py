@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from torch import Tensor, UntypedStorage, nn, optim
 
 from course_lib.ledger.table import aligned
+from course_lib.memory.formatting import rounded
 from course_lib.memory.meter import Peak
 from course_lib.memory.storages import alive, storages
 from course_lib.memory.tiers import TIERS, tier_of
-from course_lib.memory.words import rounded
 from course_lib.meta import memory_key
 
 KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "tensors")
 
 
 @dataclass(frozen=True)
-class Row:
+class HeldRow:
     """The storages of one kind in one tier."""
 
     kind: str
@@ -35,7 +35,7 @@ class Row:
 class Held:
     """The answer of `held(...)`: rows, and sums over them. Prints as a table."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[HeldRow, ...]
 
     @property
     def total(self) -> int:
@@ -58,7 +58,7 @@ class Held:
     def table(self) -> str:
         """The rows as aligned text."""
         lines = [("kind", "tier", "storages", "bytes", "")]
-        total = Row("total", "", sum(row.storages for row in self.rows), self.total)
+        total = HeldRow("total", "", sum(row.storages for row in self.rows), self.total)
         for row in (*self.rows, total):
             sizes = str(row.storages), f"{row.nbytes:,}", rounded(row.nbytes)
             lines.append((row.kind, row.tier, *sizes))
@@ -105,7 +105,7 @@ def held(
             entry = sums.setdefault((kind, tier_of(storage, computes_on)), [0, 0])
             entry[0] += 1
             entry[1] += storage.nbytes()
-    return Held(tuple(Row(kind, tier, *entry) for (kind, tier), entry in sums.items()))
+    return Held(tuple(HeldRow(kind, tier, *entry) for (kind, tier), entry in sums.items()))
 
 
 def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str, meta: bool) -> None:

@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.zero.loaded import take_over
-from course_lib.zero.partition import Piece
+from course_lib.zero.outside_changes import take_over
+from course_lib.zero.partition import BucketPiece
 
 # Of one bucket, what this rank updates: pieces of the model's parameters, and for each the
 # parameter that the optimizer knows it as.
-Own = Sequence[tuple[Piece, nn.Parameter]]
+Own = Sequence[tuple[BucketPiece, nn.Parameter]]
 
 
 class Home:
@@ -50,7 +50,7 @@ class Home:
         """A store for the shard of a unit (stage 3) between uses; None leaves it on the device."""
 
     def keep(
-        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+        self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
         """(shard,) numbers of bucket i → a parameter for the optimizer for each of the pieces."""
         raise NotImplementedError
@@ -115,7 +115,7 @@ class OnDevice(Home):
         self.copied = master
 
     def keep(
-        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+        self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
         views = [piece.of(shard) for piece in pieces]
         return [nn.Parameter(view.float() if self.copied else view) for view in views]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.zero.partition import Piece
+from course_lib.zero.partition import BucketPiece
 from course_lib.zero.shards import Copies
 
 ELEMENTWISE = {
@@ -103,7 +103,7 @@ def check_fresh(optimizer: Optimizer) -> None:
 
 def hand_over(optimizer: Optimizer, shards: Copies) -> None:
     """Let the optimizer know this rank's parts in the place of whole parameters, group by group."""
-    parts: dict[nn.Parameter, list[tuple[Piece, nn.Parameter]]] = {}
+    parts: dict[nn.Parameter, list[tuple[BucketPiece, nn.Parameter]]] = {}
     for piece, part in shards.parts():
         parts.setdefault(piece.slot.parameter, []).append((piece, part))
     for group in optimizer.param_groups:
@@ -117,7 +117,7 @@ def hand_over(optimizer: Optimizer, shards: Copies) -> None:
         group["params"] = own
 
 
-def _cut(name: str, value: object, piece: Piece, part: nn.Parameter) -> object:
+def _cut(name: str, value: object, piece: BucketPiece, part: nn.Parameter) -> object:
     if name == "step" or not torch.is_tensor(value) or value.shape != piece.slot.shape:
         return copy.deepcopy(value)
     own = value.reshape(-1)[piece.start : piece.stop].view(part.shape)

@@ -19,7 +19,7 @@ from course_lib.collectives.call import Group, computes_on, device_of, labelled
 from course_lib.zero.refusals import who_has
 
 
-class ModuleFace:
+class ModuleInterface:
     """The names of `torch.nn.Module`, for what has a model, a partition, shards and `gathered`."""
 
     @property

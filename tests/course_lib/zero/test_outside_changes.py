@@ -7,8 +7,8 @@ import warnings
 import pytest
 import torch
 
-from course_lib.zero.loaded import Untouched
 from course_lib.zero.offload.host import HostHome
+from course_lib.zero.outside_changes import Untouched
 from course_lib.zero.partition import partition
 from tests.course_lib.zero.parts import Case, engine_of, loss_of, net, train
 

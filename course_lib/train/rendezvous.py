@@ -15,7 +15,7 @@ from pathlib import Path
 PREFIX = "course-train-"
 
 
-class Meeting:
+class Rendezvous:
     """A file for `ranks.start(rendezvous=…)`; a context, which removes it at the end."""
 
     def __init__(self, *, named: bool = not hasattr(os, "memfd_create")):
@@ -32,7 +32,7 @@ class Meeting:
         """What a process has to be started with (`pass_fds`)."""
         return [] if self._file is None else [self._file]
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> Rendezvous:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import UntypedStorage
 
-from course_lib.ledger.dispatch import LightMode
+from course_lib.ledger.torch_calls import LightMode
 from course_lib.memory.storages import storages
 from course_lib.memory.tiers import rank_computes_on, tier_of
 
@@ -36,7 +36,7 @@ class Life:
     reference: weakref.ref | None = None
 
 
-class Watch(LightMode):
+class StorageWatch(LightMode):
     """Follows storages while it is entered. `existing` are those to know from the start.
 
     With `keep_dead` the lives that have ended stay in `lives()`; without it they are forgotten.
@@ -94,7 +94,7 @@ class Watch(LightMode):
             self._bury(life, moment)
 
     # ---- the mode itself
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> StorageWatch:
         self._watch_resize()
         self._open = True
         return super().__enter__()

@@ -27,7 +27,7 @@ SEEN = 10.0  # seconds that a file may take to be seen on another host
 
 
 @dataclass(frozen=True)
-class Report:
+class HostReport:
     """What a rank runs, and where."""
 
     rank: int
@@ -37,7 +37,7 @@ class Report:
     clock: float
 
 
-def report_of(me: ranks.Me, options: Options) -> Report:
+def report_of(me: ranks.Me, options: Options) -> HostReport:
     releases = {
         "course_lib": course_lib.__version__,
         "torch": torch.__version__.partition("+")[0],
@@ -45,7 +45,7 @@ def report_of(me: ranks.Me, options: Options) -> Report:
         "byte order": sys.byteorder,
     }
     told = {name: str(value) for name, value in vars(options).items() if name != "typed"}
-    return Report(me.rank, socket.gethostname(), releases, told, time.time())
+    return HostReport(me.rank, socket.gethostname(), releases, told, time.time())
 
 
 def check_alike(me: ranks.Me, options: Options) -> None:
@@ -64,7 +64,7 @@ def check_alike(me: ranks.Me, options: Options) -> None:
         print(f"course train: {late}", file=sys.stderr, flush=True)
 
 
-def first_difference(reports: list[Report]) -> str:
+def first_difference(reports: list[HostReport]) -> str:
     """The first thing in which a rank is not as rank 0; nothing where all are alike."""
     first = reports[0]
     for other in reports[1:]:
@@ -84,7 +84,7 @@ def first_difference(reports: list[Report]) -> str:
     return ""
 
 
-def clocks(reports: list[Report]) -> str:
+def clocks(reports: list[HostReport]) -> str:
     """Which host's clock is far from rank 0's; nothing where all agree."""
     first = reports[0]
     off = {r.host: r.clock - first.clock for r in reports if abs(r.clock - first.clock) > APART}

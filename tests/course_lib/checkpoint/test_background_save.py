@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from course_lib import checkpoint
-from course_lib.checkpoint import later
-from course_lib.checkpoint.pen import Pen
+from course_lib.checkpoint import background_save
+from course_lib.checkpoint.box_writer import BoxWriter
 from course_lib.pretrained.header import CheckpointError
 from tests.course_lib.checkpoint.parts import Layout, engine_of, losses
 from tests.course_lib.tensor_parallel.parts import said
@@ -23,7 +23,7 @@ FILES = ["config.json", "model.safetensors", "optimizer.safetensors", "tensors.j
 
 def both_ways(me, folder: str, layout: Layout) -> tuple:
     """Save at once, and later, with steps and the writing held up between."""
-    gate, put = threading.Event(), Pen.put
+    gate, put = threading.Event(), BoxWriter.put
     first_has_written = Path(folder) / "later" / ".step-000002.part" / "rank-0.json"
 
     def held_up(self, *args):
@@ -36,7 +36,7 @@ def both_ways(me, folder: str, layout: Layout) -> tuple:
     with engine_of(me, layout, folder) as (engine, mesh):
         losses(engine, mesh, 0, 2)
         checkpoint.save(f"{folder}/now", 2, engine, mesh)
-        Pen.put = held_up
+        BoxWriter.put = held_up
         try:
             saving = checkpoint.save_later(f"{folder}/later", 2, engine, mesh)
             losses(engine, mesh, 2, 2)
@@ -44,7 +44,7 @@ def both_ways(me, folder: str, layout: Layout) -> tuple:
             gate.set()
             path = saving.wait()
         finally:
-            Pen.put = put
+            BoxWriter.put = put
         own = sum(x.numel() * x.element_size() for _, x in engine.own_tensors())
     return early, str(path), saving.staged_bytes, own
 
@@ -78,7 +78,7 @@ def header_length(path: Path) -> int:
 
 def broken(me, folder: str, way: str) -> list:
     """The second save fails on rank 1: it has no room, or is silent until nobody waits for it."""
-    write, limit = later._write, 0.5 if way == "silent" else 60.0
+    write, limit = background_save._write, 0.5 if way == "silent" else 60.0
 
     def no_room(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -87,13 +87,13 @@ def broken(me, folder: str, way: str) -> list:
         losses(engine, mesh, 0, 1)
         checkpoint.save_later(folder, 1, engine, mesh).wait()
         if me.rank == 1:
-            later._write = no_room if way == "full" else (lambda *args: None)
+            background_save._write = no_room if way == "full" else (lambda *args: None)
         try:
             saving = checkpoint.save_later(folder, 2, engine, mesh, limit=limit)
             message = said(CheckpointError if way == "silent" else Exception, saving.wait)
             left = [entry.name for entry in Path(folder).iterdir() if entry.name[0] == "."]
         finally:
-            later._write = write
+            background_save._write = write
         last = checkpoint.save_later(folder, 3, engine, mesh).wait()
     return [message, str(last), left]
 

@@ -19,12 +19,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.hooks import RemovableHandle
 
 from course_lib.checkpoint import folder
-from course_lib.checkpoint.agreed import agreed, merged, not_written, text_of
+from course_lib.checkpoint.box_writer import BoxWriter, make
+from course_lib.checkpoint.contents import Contents
+from course_lib.checkpoint.engine_record import groups_of
 from course_lib.checkpoint.files import SHARD_BYTES, of_all, report_of
 from course_lib.checkpoint.off_gpu import Beside
-from course_lib.checkpoint.pen import Pen, make
-from course_lib.checkpoint.planned import Planned
-from course_lib.checkpoint.recorded import groups_of
 from course_lib.checkpoint.saving import (
     Written,
     check_numbers,
@@ -34,6 +33,7 @@ from course_lib.checkpoint.saving import (
     small_files,
     write_own,
 )
+from course_lib.checkpoint.shared_errors import agreed, merged, not_written, text_of
 from course_lib.checkpoint.streams import streams_of
 from course_lib.collectives.call import Group
 from course_lib.files import write_whole
@@ -47,7 +47,8 @@ NOTHING: dict[str, dict] = {"shares": {}, "elements": {}}  # is written yet
 
 
 class Staged:
-    """Copies, in the host's memory, of the boxes that this rank writes; takes what a Pen takes."""
+    """Copies, in the host's memory, of the boxes that this rank writes; `put` is a
+    `BoxWriter`'s."""
 
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
@@ -170,10 +171,10 @@ def save_later(
     return saving
 
 
-def _write(part: Path, rank: int, planned: Planned, staged: Mapping[str, Staged]) -> None:
+def _write(part: Path, rank: int, planned: Contents, staged: Mapping[str, Staged]) -> None:
     report: dict[str, dict] = {}
     for stem, files in planned.files.items():
-        with Pen(part, files) as pen:
+        with BoxWriter(part, files) as pen:
             for name, box, x in staged[stem].boxes:
                 pen.put(name, box, x)
             pen.sync()

@@ -17,25 +17,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.meta import begins_at
-from course_lib.zero.handover import as_large, is_known
-from course_lib.zero.home import Own
-from course_lib.zero.loaded import take_over
+from course_lib.zero.offload.file_layout import FileLayout
 from course_lib.zero.offload.files import File
-from course_lib.zero.offload.layout import Layout
-from course_lib.zero.partition import Piece
+from course_lib.zero.optimizer_home import Own
+from course_lib.zero.optimizer_parts import as_large, is_known
+from course_lib.zero.outside_changes import take_over
+from course_lib.zero.partition import BucketPiece
 
 IN_FILE = object()  # stands for a state whose numbers the file has
 
 
 @dataclass
-class Kept:
+class FileBucket:
     """A bucket's file, and what stays in memory: its parts as outlines, their small states.
 
     `shard` is where an update's values go, None where units read them from the file; `shown` is
     what the next update starts from, where the model may have been written to.
     """
 
-    layout: Layout
+    layout: FileLayout
     file: File
     own: Own
     outline: Tensor  # (1,): all elements of a part that is not in memory
@@ -97,11 +97,11 @@ class Kept:
             for (piece, _), small in zip(self.own, self.small, strict=True)
         ]
 
-    def _state(self, memory: Tensor, name: str, piece: Piece) -> Tensor:
+    def _state(self, memory: Tensor, name: str, piece: BucketPiece) -> Tensor:
         return self.layout.state_of(memory, name, piece.at, piece.at + piece.numel)
 
 
-def in_memory(every: Sequence[Kept]) -> list[Tensor]:
+def in_memory(every: Sequence[FileBucket]) -> list[Tensor]:
     """The states that are too small for a file."""
     small = (x for kept in every for some in kept.small for x in some.values())
     return [x for x in small if isinstance(x, Tensor)]

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import torch
 
-from course_lib.checkpoint.agreed import about
-from course_lib.checkpoint.files import Counted, runs
+from course_lib.checkpoint.files import CountedRuns, runs
 from course_lib.checkpoint.off_gpu import Window
+from course_lib.checkpoint.shared_errors import about
 from course_lib.files import start_writing
 from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
@@ -41,7 +41,7 @@ class Takes(Protocol):
         """Take `x`, in the box's shape; its memory is the caller's again afterwards."""
 
 
-class Pen(Counted):
+class BoxWriter(CountedRuns):
     """Writes boxes of the tensors of one set of files; a context, which closes them."""
 
     def __init__(self, folder: Path, files: FileSet):
@@ -81,7 +81,7 @@ class Pen(Counted):
             with about(self.folder / name):
                 os.fsync(file)
 
-    def __enter__(self) -> Pen:
+    def __enter__(self) -> BoxWriter:
         return self
 
     def __exit__(self, *error: object) -> None:

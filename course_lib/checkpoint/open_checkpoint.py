@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint import checksums, folder
 from course_lib.checkpoint.crc import crc32
-from course_lib.checkpoint.files import TENSORS, Counted, Report, report_of, runs
+from course_lib.checkpoint.files import TENSORS, CountedRuns, Report, report_of, runs
 from course_lib.layout import Box
 from course_lib.pretrained.header import STORED as KINDS
-from course_lib.pretrained.header import CheckpointError, Slot, read_json
+from course_lib.pretrained.header import CheckpointError, FileSlot, read_json
 from course_lib.pretrained.reader import Checkpoint
 
 AT_ONCE = 1 << 24  # bytes of a tensor that `check` has in memory
@@ -29,19 +29,21 @@ def check(path: Path | str) -> None:
     """Read every byte of a checkpoint, small files and tensors, and refuse what is not what was
     written; one process does it."""
     path = Path(path)
-    sums.check(path, sums.read(path, lambda: folder.remedy(path)), lambda: folder.remedy(path))
-    with Saved(path) as saved:
+    checksums.check(
+        path, checksums.read(path, lambda: folder.remedy(path)), lambda: folder.remedy(path)
+    )
+    with OpenCheckpoint(path) as saved:
         saved.check()
 
 
-class Part(Counted):
+class SavedPart(CountedRuns):
     """One set of files, `model` or `optimizer`, open for reading."""
 
     def __init__(self, path: Path, stem: str, crcs: dict[str, str], *, verify: bool):
         super().__init__()
         self.path, self.stem, self.crcs, self.verify = path, stem, crcs, verify
         self.file: Checkpoint | None = None
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, FileSlot] = {}
         if crcs:
             index = path / f"{stem}.safetensors.index.json"
             self.file = Checkpoint(index if index.exists() else path / f"{stem}.safetensors")
@@ -79,14 +81,14 @@ class Part(Counted):
             self.file.close()
 
 
-class Saved:
+class OpenCheckpoint:
     """A checkpoint's files; a context, which closes them. `model` and `optimizer` read boxes;
     without `verify` they leave the bytes unsummed."""
 
     def __init__(self, path: Path | str, *, verify: bool = True):
         self.path = Path(path)
-        self.parts: list[Part] = []
-        sums.check(self.path, [TENSORS], lambda: folder.remedy(self.path))
+        self.parts: list[SavedPart] = []
+        checksums.check(self.path, [TENSORS], lambda: folder.remedy(self.path))
         file = self.path / TENSORS
         self.about = read_json(file.read_bytes(), file)
         if self.about.get("form") != folder.FORM:
@@ -98,7 +100,7 @@ class Saved:
             self._check_file(self.path / name, about)
         try:
             for stem in ("model", "optimizer"):
-                self.parts.append(Part(self.path, stem, self.about[stem], verify=verify))
+                self.parts.append(SavedPart(self.path, stem, self.about[stem], verify=verify))
             self.model, self.optimizer = self.parts
             for part in self.parts:
                 self._check_names(part)
@@ -140,13 +142,13 @@ class Saved:
         for part in self.parts:
             part.close()
 
-    def __enter__(self) -> Saved:
+    def __enter__(self) -> OpenCheckpoint:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _compare(self, part: Part, name: str, crc: int, more: str = "") -> None:
+    def _compare(self, part: SavedPart, name: str, crc: int, more: str = "") -> None:
         if f"{crc:08x}" != part.crcs[name]:
             raise CheckpointError(
                 f"{part.file.path_of(name)} is damaged in {name}: the CRC-32 of its bytes is "
@@ -172,7 +174,7 @@ class Saved:
         if f"{crc32(header):08x}" != about["header"]:
             raise CheckpointError(f"{path} is damaged in its header; {self.remedy()}")
 
-    def _check_names(self, part: Part) -> None:
+    def _check_names(self, part: SavedPart) -> None:
         differ = sorted(part.slots.keys() ^ part.crcs.keys())
         if differ:
             raise CheckpointError(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group
 
 
-class OnRanks(nn.Module):
+class RankModule(nn.Module):
     """A module that holds groups of ranks. A deep copy of it talks to the same ranks."""
 
     group: Group
