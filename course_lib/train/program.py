@@ -18,7 +18,7 @@ from course_lib.collectives.agreement import all_or_none
 from course_lib.collectives.call import computes_on
 from course_lib.meta import numbers
 from course_lib.step import NotFinite, StepResult
-from course_lib.step import decay_groups as parameter_groups
+from course_lib.step import groups as parameter_groups
 from course_lib.step.losses import loss_sum
 from course_lib.step.pieces import axes
 from course_lib.step.step import check_losses, tally

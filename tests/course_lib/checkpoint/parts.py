@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import ranks, zero
 from course_lib.gpt import GPT, Config
-from course_lib.step import decay_groups as parameter_groups
+from course_lib.step import groups as parameter_groups
 from course_lib.step.losses import loss_sum
 from course_lib.tensor_parallel import parallelize
 from tests.course_lib.tensor_parallel.parts import randomized

@@ -10,7 +10,7 @@ import torch
 
 from course_lib import checkpoint, ranks, zero
 from course_lib.gpt import GPT
-from course_lib.step import decay_groups as parameter_groups
+from course_lib.step import groups as parameter_groups
 from tests.course_lib.checkpoint.parts import FAMILIES, Layout, engine_of, losses
 from tests.course_lib.checkpoint.test_damage import LAYOUT, refusal
 from tests.course_lib.tensor_parallel.parts import randomized
