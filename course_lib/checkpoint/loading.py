@@ -136,7 +136,7 @@ class Reading:
         """Elements of a weight that are another rank's part, into the model's memory."""
         direct = place.device.type == "cpu"
         flat = place if direct else torch.empty(place.shape, dtype=place.dtype, device="cpu")
-        self._fill(Label(name, start, stop, VALUE), flat, own=False)
+        self._fill(Label(name, start, stop, VALUE), flat, of_this_rank=False)
         if not direct:
             place.copy_(flat)
 
@@ -154,7 +154,7 @@ class Reading:
         for name, x in buffers_of(module).items():
             x.copy_(self.saved.model.read(name, counts=first))
 
-    def _fill(self, label: Label, flat: torch.Tensor, *, own: bool = True) -> None:
+    def _fill(self, label: Label, flat: torch.Tensor, *, of_this_rank: bool = True) -> None:
         """Read the boxes of a rank's tensor; those that it writes count, if it is this rank's."""
         tensor = self.tensors[label.name]
         if tensor.padded:
@@ -163,7 +163,7 @@ class Reading:
         if key == VALUE and self._from_master(tensor.name, flat.dtype):
             key = MASTER
         for box, at, counts in tensor.boxes(label.start, label.stop):
-            place, counts = flat[at : at + box.numel].view(box.size), counts and own
+            place, counts = flat[at : at + box.numel].view(box.size), counts and of_this_rank
             if key != VALUE:
                 self.saved.optimizer.read_into(f"{label.name}:{key}", box, place, counts=counts)
                 continue

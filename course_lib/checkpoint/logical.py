@@ -42,16 +42,17 @@ class Tensor(NamedTuple):
     def boxes(self, start: int, stop: int) -> Iterator[tuple[Box, int, bool]]:
         """The boxes of the logical tensor that elements `start` to `stop` of the rank's consist of:
         each with its place in those, and whether this rank writes it. Padding is in no box."""
+        whole = self.spans is None
         for first, last, count, which in self.shares:
             edges = [first + (last - first) * k // count for k in (0, which, which + 1, count)]
             for a, b, counts in zip(edges, edges[1:], (False, True, False), strict=False):
                 a, b = max(a, start), min(b, stop)
-                for own in flat_boxes(self.own, a, b) if a < b else ():
+                for held_box in flat_boxes(self.own, a, b) if a < b else ():
                     at = a - start
-                    for box in [own] if self.spans is None else through(own, self.dim, self.spans):
+                    for box in [held_box] if whole else through(held_box, self.dim, self.spans):
                         yield box, at, counts
                         at += box.numel
-                    a += own.numel
+                    a += held_box.numel
 
 
 def tensors_of(engine: Engine, mesh: DeviceMesh) -> dict[str, Tensor]:
@@ -67,18 +68,18 @@ def tensors_of(engine: Engine, mesh: DeviceMesh) -> dict[str, Tensor]:
             "how its parts make the logical tensors; save it without tensor parallelism"
         )
     shapes = {slot.name: tuple(slot.shape) for slot in engine.partition.slots()}
-    found = {}
+    tensors = {}
     for name, parameter in module.named_parameters():
-        own = shapes.get(name, tuple(parameter.shape))
+        held_shape = shapes.get(name, tuple(parameter.shape))
         weight = weights.get(name)
         piece = None if weight is None else held(module, weight)
-        shape = own if weight is None else weight.shape
+        shape = held_shape if weight is None else weight.shape
         alike = dp if engine.stage == 0 or name not in shapes else None
         dim = 0 if piece is None else piece.dim
-        spans = None if own == shape else piece.spans
+        spans = None if held_shape == shape else piece.spans
         shares = tuple(_shares(engine, parameter, tp, alike))
-        found[name] = Tensor(name, own, shape, dim, spans, shares, weight)
-    return found
+        tensors[name] = Tensor(name, held_shape, shape, dim, spans, shares, weight)
+    return tensors
 
 
 def _shares(
@@ -112,14 +113,14 @@ def stored_as(tensor: Tensor, box: Box) -> Iterator[tuple[str, Box, object, bool
 
 def stored_shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """{tensor in the files: (the parameter that it is of, its shape there)}."""
-    found = {}
+    shapes = {}
     for name, tensor in tensors.items():
         if tensor.weight is None:
-            found[name] = name, tensor.shape
+            shapes[name] = name, tensor.shape
         else:
             parts = tensor.weight.parts
-            found |= {part.name: (name, part.shape(tensor.weight)) for part in parts}
-    return found
+            shapes |= {part.name: (name, part.shape(tensor.weight)) for part in parts}
+    return shapes
 
 
 def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -143,7 +143,7 @@ def _renamed(
     if lost or more:
         what = f"it needs {lost[0]}, which is not there" if lost else f"{more[0]} is not in it"
         raise CheckpointError(f"{path}: the config is of another model: {what}")
-    found: dict[str, Entry] = {}
+    renamed: dict[str, Entry] = {}
     for name, weight in known.items():
         if name not in entries:
             continue
@@ -153,8 +153,8 @@ def _renamed(
                 f"{path}: {name} is {has}, and the config makes it {needs}; is the config of this "
                 "model?"
             )
-        found |= dict(_parts(weight, entries[name]))
-    return found
+        renamed |= dict(_parts(weight, entries[name]))
+    return renamed
 
 
 def _parts(weight, entry: Entry) -> Iterator[tuple[str, Entry]]:

@@ -82,15 +82,15 @@ def all_or_none(
 
 
 def any_goes_on(
-    own: bool, group: Group | None, what: str, problem: Exception | None = None
+    goes_on: bool, group: Group | None, what: str, problem: Exception | None = None
 ) -> bool:
     """Whether any rank of the group goes on, asked with one byte from each. A problem of one is
     raised on all of them. Without a group this rank is asked alone."""
     if group is None:
         if problem is not None:
             raise problem
-        return own
-    word = 2 if problem is not None else int(own)
+        return goes_on
+    word = 2 if problem is not None else int(goes_on)
     state = torch.tensor(word, dtype=torch.uint8, device=device_of(group))
     with labelled("scalars"):
         state = all_reduce(state, group, "max", donated=True)

@@ -22,14 +22,14 @@ def all_gather(buffer: Tensor, group: Group, *, async_op: bool = False):
     buffer, and nobody touches the buffer before the end."""
     n, rank = size_and_rank(group)
     pieces = in_pieces(buffer, n, "all_gather")  # (n, own)
-    own = pieces[rank]
+    piece = pieces[rank]
     if buffer.is_cuda and uses_gloo(buffer, group):
-        return verbs.all_gather(own.clone(), group, into=pieces.view(-1), async_op=async_op)
-    with verb("all_gather", own, group, sizes=[own.nbytes] * n):
+        return verbs.all_gather(piece.clone(), group, into=pieces.view(-1), async_op=async_op)
+    with verb("all_gather", piece, group, sizes=[piece.nbytes] * n):
         if n > 1 and uses_gloo(buffer, group):
-            work = in_rounds(lambda to: own, lambda source: pieces[source], group)
+            work = in_rounds(lambda to: piece, lambda source: pieces[source], group)
         else:
-            work = all_gather_single(pieces.view(-1), own, group, async_op=True)
+            work = all_gather_single(pieces.view(-1), piece, group, async_op=True)
         return deliver(work, lambda: buffer, async_op)
 
 

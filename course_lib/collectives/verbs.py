@@ -117,20 +117,20 @@ def reduce_scatter(
     whole = dim_first(with_dims(x, "reduce_scatter"), dim)  # (whole, …)
     sizes = piece_sizes(sizes, chunk_sizes(whole.shape[0], n), "reduce_scatter")
     check_whole(whole, sizes, "reduce_scatter", dim)
-    own = sizes[rank]
+    length = sizes[rank]
     with verb("reduce_scatter", x, group, sizes=[s * row_bytes(whole) for s in sizes]):
         whole, bring_back = on_wire(whole, "reduce_scatter", group)
         if len(set(sizes)) == 1 and not uses_gloo(whole, group):
-            out = whole.new_empty((own, *whole.shape[1:]))
+            out = whole.new_empty((length, *whole.shape[1:]))
             work = reduce_scatter_single(out, whole, torch_op, group, async_op=async_op)
             return deliver(work, lambda: dim_back(bring_back(out), dim), async_op)
         # gloo's own reduce-scatter moves as much as an all-reduce. Sending each rank its piece and
         # reducing on arrival moves half of that. Uneven pieces take the same road everywhere.
-        arrived = whole.new_empty((n * own, *whole.shape[1:]))
-        work = exchange(arrived, whole, [own] * n, sizes, group, async_op)
+        arrived = whole.new_empty((n * length, *whole.shape[1:]))
+        work = exchange(arrived, whole, [length] * n, sizes, group, async_op)
 
         def finish() -> Tensor:
-            pieces = arrived.view(n, own, *arrived.shape[1:])  # (rank it came from, own, …)
+            pieces = arrived.view(n, length, *arrived.shape[1:])  # (rank it came from, length, …)
             return dim_back(bring_back(reduce_local(pieces)), dim)
 
         return deliver(work, finish, async_op)
@@ -170,17 +170,17 @@ def scatter(
     device, such as `x` of their own: nothing about the shape crosses the wire.
     """
     n, rank = size_and_rank(group, src, "src")
-    given = x if rank == src else like
-    if given is None:
+    tensor = x if rank == src else like
+    if tensor is None:
         missing = "x, the tensor to cut" if rank == src else "like=, the shape of what will come"
         raise ValueError(f"scatter from rank {src}: rank {rank} has to pass {missing}")
-    whole = with_dims(given, "scatter").movedim(dim, 0)  # (whole, …)
+    whole = with_dims(tensor, "scatter").movedim(dim, 0)  # (whole, …)
     sizes = piece_sizes(sizes, chunk_sizes(whole.shape[0], n), "scatter")
     check_whole(whole, sizes, "scatter", dim)
     sent = sizes if rank == src else [0] * n
     received = [sizes[rank] if r == src else 0 for r in range(n)]
     in_bytes = [s * row_bytes(whole) for s in sizes]
-    with verb("scatter", given if rank == src else None, group, sizes=in_bytes, root=src):
+    with verb("scatter", tensor if rank == src else None, group, sizes=in_bytes, root=src):
         outgoing, bring_back = on_wire(whole[: sum(sent)].contiguous(), "scatter", group)
         out = outgoing.new_empty((sizes[rank], *whole.shape[1:]))
         work = exchange(out, outgoing, received, sent, group, async_op)

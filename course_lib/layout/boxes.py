@@ -79,16 +79,16 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> list[Box]:
     first, last = start // row, stop // row  # the row of the first element, the first not filled
     if first == last:  # within one row
         return _inside(first, flat_boxes(shape[1:], start - first * row, stop - first * row))
-    found: list[Box] = []
+    boxes: list[Box] = []
     if start > first * row:
-        found += _inside(first, flat_boxes(shape[1:], start - first * row, row))
+        boxes += _inside(first, flat_boxes(shape[1:], start - first * row, row))
         first += 1
     if last > first:
         whole = (0,) * (len(shape) - 1)
-        found.append(Box((first, *whole), (last - first, *shape[1:])))
+        boxes.append(Box((first, *whole), (last - first, *shape[1:])))
     if stop > last * row:
-        found += _inside(last, flat_boxes(shape[1:], 0, stop - last * row))
-    return found
+        boxes += _inside(last, flat_boxes(shape[1:], 0, stop - last * row))
+    return boxes
 
 
 def _inside(row: int, inner: list[Box]) -> list[Box]:

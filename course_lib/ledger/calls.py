@@ -39,7 +39,7 @@ def read(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Call:
     """The collective that an operation of c10d performs, as a ledger books it."""
     operation, by_name = OPERATIONS[func._schema.name], arguments(func, args, kwargs)
     op, group = operation.verb, dist.ProcessGroup.unbox(by_name["process_group"])
-    handed_over, own = _handed_over(operation, by_name, group)
+    handed_over, own_bytes = _handed_over(operation, by_name, group)
     payload, root = total_bytes(handed_over), by_name.get(operation.root, 0)
     touched = [t for value in by_name.values() for t in tensors_in(value)]
     first = touched[0] if touched else None
@@ -49,7 +49,7 @@ def read(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Call:
         elements=sum(t.numel() for t in handed_over),
         dtype="" if first is None or op == "barrier" else str(first.dtype).removeprefix("torch."),
         payload=payload,
-        must=must(op, group.size(), group.rank(), payload, own, root),
+        must=must(op, group.size(), group.rank(), payload, own_bytes, root),
         device=torch.device("cpu") if first is None else first.device,
         wants_gradient=any(t.requires_grad for t in touched),
     )

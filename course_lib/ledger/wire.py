@@ -144,12 +144,12 @@ def split(total: int, weights: Sequence[int | float]) -> list[int]:
     """`total` cut in proportion to `weights` (evenly if all are 0) into whole numbers."""
     if not any(weights):
         weights = [1] * len(weights)
-    shares, given, weight_so_far = [], 0, 0.0
+    shares, so_far, weight_so_far = [], 0, 0.0
     for weight in weights:
         weight_so_far += weight
         up_to_here = round(total * weight_so_far / sum(weights))
-        shares.append(up_to_here - given)
-        given = up_to_here
+        shares.append(up_to_here - so_far)
+        so_far = up_to_here
     return shares
 
 

@@ -82,22 +82,22 @@ def held(
     A storage with two uses is counted under the first in the order of KINDS. `computes_on="meta"`:
     of a rank of a dry run, whose shapes without memory are counted as if they had it.
     """
-    found: dict[str, list[UntypedStorage]] = {kind: [] for kind in (*(kinds or {}), *KINDS)}
+    by_kind: dict[str, list[UntypedStorage]] = {kind: [] for kind in (*(kinds or {}), *KINDS)}
     meta = computes_on == "meta"
     for kind, value in (kinds or {}).items():
-        _collect(value, found, kind, meta)
+        _collect(value, by_kind, kind, meta)
     for value in objects:
-        _collect(value, found, "tensors", meta)
+        _collect(value, by_kind, "tensors", meta)
     if isinstance(activations, Peak):
-        found["activations"] += activations.made_and_alive()
+        by_kind["activations"] += activations.made_and_alive()
     elif activations:
-        found["activations"] += alive(meta=meta)
+        by_kind["activations"] += alive(meta=meta)
     # What was handed over by hand comes before "everything else alive".
     order = [*(kinds or {}), *(k for k in KINDS if k != "activations"), "activations"]
     seen: set[tuple[str, int]] = set()
     sums: dict[tuple[str, str], list[int]] = {}
     for kind in dict.fromkeys(order):
-        for storage in found[kind]:
+        for storage in by_kind[kind]:
             key = memory_key(storage)
             if storage.nbytes() == 0 or key in seen:
                 continue
@@ -108,29 +108,31 @@ def held(
     return Held(tuple(HeldRow(kind, tier, *entry) for (kind, tier), entry in sums.items()))
 
 
-def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str, meta: bool) -> None:
+def _collect(
+    value: object, by_kind: dict[str, list[UntypedStorage]], plain: str, meta: bool
+) -> None:
     """Sort the storages of one object into kinds; tensors without a role go under `plain`."""
     parameters: list[Tensor] = []
     if isinstance(value, nn.Module):
         parameters += value.parameters()
-        found["buffers"] += storages(list(value.buffers()), meta=meta)
+        by_kind["buffers"] += storages(list(value.buffers()), meta=meta)
     elif isinstance(value, optim.Optimizer):
         parameters += [p for group in value.param_groups for p in group["params"]]
-        found["optimizer states"] += storages(list(value.state.values()), meta=meta)
+        by_kind["optimizer states"] += storages(list(value.state.values()), meta=meta)
     elif isinstance(value, nn.Parameter) and plain == "tensors":
         parameters += [value]
     elif isinstance(value, (Tensor, UntypedStorage)):
-        found[plain] += storages(value, meta=meta)
+        by_kind[plain] += storages(value, meta=meta)
     elif isinstance(value, Mapping):
         for inner in value.values():
-            _collect(inner, found, plain, meta)
+            _collect(inner, by_kind, plain, meta)
     elif isinstance(value, (list, tuple, set, frozenset)) or hasattr(value, "__next__"):
         for inner in value:
-            _collect(inner, found, plain, meta)
+            _collect(inner, by_kind, plain, meta)
     elif value is not None and not isinstance(value, (int, float, str, bool)):
         raise TypeError(
             f"held() cannot look into a {type(value).__name__}: hand over its model, "
             f"its optimizer, or kinds={{'a name': its tensors}}"
         )
-    found["parameters"] += storages(parameters, meta=meta)
-    found["gradients"] += storages([p.grad for p in parameters], meta=meta)
+    by_kind["parameters"] += storages(parameters, meta=meta)
+    by_kind["gradients"] += storages([p.grad for p in parameters], meta=meta)

@@ -55,7 +55,7 @@ def alive(*, meta: bool = False) -> list[UntypedStorage]:
     the graph behind every tensor met. A tensor that only C++ code holds is not found.
     """
     gc.collect()  # cycles that nobody can reach are not alive, and must not be freed mid-region
-    found: dict[int, UntypedStorage] = {}
+    by_pointer: dict[int, UntypedStorage] = {}
     nodes = []
     # Exact types: isinstance would ask proxies, and proxies answer with side effects.
     tensor_types, storage_types = _with_subclasses(Tensor), _with_subclasses(UntypedStorage)
@@ -63,7 +63,7 @@ def alive(*, meta: bool = False) -> list[UntypedStorage]:
     for candidate in [entry for entry in gc.get_objects() if type(entry) in wanted]:
         if type(candidate) in storage_types:
             if meta or candidate.device.type != "meta":
-                found[candidate._cdata] = candidate
+                by_pointer[candidate._cdata] = candidate
             continue
         members = [candidate]
         if candidate.is_leaf:
@@ -71,9 +71,9 @@ def alive(*, meta: bool = False) -> list[UntypedStorage]:
                 members.append(candidate.grad)
         elif candidate.grad_fn is not None:
             nodes.append(candidate.grad_fn)
-        found.update((storage._cdata, storage) for storage in storages(members, meta=meta))
-    found.update((storage._cdata, storage) for storage in _saved_by_graph(nodes, meta))
-    return list(found.values())
+        by_pointer.update((storage._cdata, storage) for storage in storages(members, meta=meta))
+    by_pointer.update((storage._cdata, storage) for storage in _saved_by_graph(nodes, meta))
+    return list(by_pointer.values())
 
 
 def _with_subclasses(kind: type) -> set[type]:

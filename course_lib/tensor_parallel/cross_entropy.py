@@ -84,26 +84,26 @@ class _CrossEntropy(Function):
         # they make it on the way from the logits to the gradient.
         kernels = kernels_for(logits)
         keep = keep and kernels is None
-        made = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
+        softmax = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
         if kernels is None:
-            stats = local_statistics(logits, targets, part, made)
+            stats = local_statistics(logits, targets, part, softmax)
         else:
             stats = kernels.local_statistics(logits, targets, *part[:2], part.smoothing)
         share, losses = combine(stats, targets, group, part)
         ctx.save_for_backward(logits, targets, None if kernels is None else stats, share)
         ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(stats, part.check)
-        ctx.made, ctx.part = made, part
+        ctx.made, ctx.part = softmax, part
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         logits, targets, stats, share = ctx.saved_tensors
-        made, ctx.made = ctx.made, None  # a second backward makes it again from the logits
-        out = torch.empty_like(logits) if made is None else made  # (t, v/tp)
+        softmax, ctx.made = ctx.made, None  # a second backward makes it again from the logits
+        out = torch.empty_like(logits) if softmax is None else softmax  # (t, v/tp)
         weight = torch.where(targets == ctx.part.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         if ctx.kernels is None:
-            how = {"made": made is not None, "broken": ctx.broken}
+            how = {"filled": softmax is not None, "broken": ctx.broken}
             gradient(logits, targets, share, weight, out, ctx.part, **how)
         else:
             ctx.kernels.gradient(logits, targets, stats, share, weight, out, *ctx.part.of_gradient)
@@ -178,12 +178,12 @@ def gradient(
     out: Tensor,
     part: OwnEntries,
     *,
-    made: bool = False,
+    filled: bool = False,
     broken: bool = True,
 ) -> None:
     """(softmax − one-hot) times each token's weight into `out`, which may be the logits' memory.
 
-    `made`: there is the softmax over this rank's words in `out` already. `broken`: some rows may
+    `filled`: there is the softmax over this rank's words in `out` already. `broken`: some rows may
     have none.
     """
     start, real, vocabulary, smoothing = part.of_gradient
@@ -196,7 +196,7 @@ def gradient(
     nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
     direct = out.dtype == share.dtype and out is not logits
     for rows, words in chunks(logits, real, out if direct else None):
-        if not made:
+        if not filled:
             torch.softmax(logits[rows, :real], -1, dtype=words.dtype, out=words)
         words.mul_(scale[rows, None])
         if broken:

@@ -31,24 +31,24 @@ class Extent(NamedTuple):
 def extents(model: nn.Module, tp: Group | None) -> dict[nn.Parameter, list[Extent]]:
     """The extents of every parameter of a model that was cut over `tp`; padding is in none."""
     whole = {p for _, p in replicated(model)}
-    found: dict[nn.Parameter, list[Extent]] = {}
+    by_parameter: dict[nn.Parameter, list[Extent]] = {}
     for module in model.modules():
         for p in module.parameters(recurse=False):
-            if p in found:
+            if p in by_parameter:
                 continue
             over = () if p in whole or tp is None else (tp,)
             if isinstance(module, (VocabularyParallelEmbedding, VocabularyParallelHead)):
                 table = model.tokens if isinstance(module, VocabularyParallelHead) else module
                 real = max(0, min(table.stop, table.vocabulary) - table.start)
-                found[p] = [Extent(0, real * table.hidden, over)]
+                by_parameter[p] = [Extent(0, real * table.hidden, over)]
             elif isinstance(module, ColumnParallelLinear) and module.shared is not None:
                 start, stop, holders = module.shared
                 row = p[0].numel() if p.dim() > 1 else 1
-                found[p] = [
+                by_parameter[p] = [
                     Extent(0, start * row, over),
                     Extent(start * row, stop * row, over, holders),
                     Extent(stop * row, p.numel(), over),
                 ]
             else:
-                found[p] = [Extent(0, p.numel(), over)]
-    return found
+                by_parameter[p] = [Extent(0, p.numel(), over)]
+    return by_parameter

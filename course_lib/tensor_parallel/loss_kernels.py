@@ -15,29 +15,29 @@ from torch import Tensor
 _WARPS = 4
 _TILE = 4096  # logits of one row that a program works on at once: 32 for each of its threads
 _ONE_LOAD = 16  # bytes: the most that a thread loads at once
-_ANY_NUMBER = ["start", "real", "own_stride"]  # another one there is no reason to compile anew
-_ANY_ADDRESS = ["targets", "own", "share", "weight"]
+_ANY_NUMBER = ["start", "real", "stats_stride"]  # another one there is no reason to compile anew
+_ANY_ADDRESS = ["targets", "stats", "share", "weight"]
 
 
 def local_statistics(
     logits: Tensor, targets: Tensor, start: int, real: int, smoothing: float
 ) -> Tensor:
     """(t, v/tp) local logits -> (4, t), as cross_entropy.local_statistics."""
-    own = logits.new_empty((4, len(logits)), dtype=torch.float32)
+    stats = logits.new_empty((4, len(logits)), dtype=torch.float32)
     lanes = 32 * _WARPS * _ONE_LOAD // logits.element_size()
     with torch.cuda.device_of(logits):
         row_numbers[(len(logits),)](
-            logits, targets.contiguous(), own,
-            logits.stride(0), own.stride(0), start, real, logits.shape[1],
+            logits, targets.contiguous(), stats,
+            logits.stride(0), stats.stride(0), start, real, logits.shape[1],
             SMOOTHED=smoothing > 0, ROWS=_TILE // lanes, LANES=lanes, num_warps=_WARPS,
         )  # fmt: skip
-    return own
+    return stats
 
 
 def gradient(
     logits: Tensor,
     targets: Tensor,
-    own: Tensor,
+    stats: Tensor,
     share: Tensor,
     weight: Tensor,
     out: Tensor,
@@ -51,8 +51,8 @@ def gradient(
     tokens, width = logits.shape
     with torch.cuda.device_of(logits):
         row_gradients[(tokens * triton.cdiv(width, _TILE),)](
-            logits, targets.contiguous(), own, share, weight, out,
-            logits.stride(0), out.stride(0), own.stride(0), start, real, width,
+            logits, targets.contiguous(), stats, share, weight, out,
+            logits.stride(0), out.stride(0), stats.stride(0), start, real, width,
             1 - smoothing, smoothing / vocabulary, SMOOTHED=smoothing > 0, TILE=_TILE,
             num_warps=_WARPS,
         )  # fmt: skip
@@ -89,7 +89,7 @@ def _with_tile(
 
 @triton.jit(do_not_specialize=_ANY_NUMBER, do_not_specialize_on_alignment=_ANY_ADDRESS)
 def row_numbers(
-    logits, targets, own, stride, own_stride, start, real, width,
+    logits, targets, stats, stride, stats_stride, start, real, width,
     SMOOTHED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One token: its four numbers, from one pass over this rank's logits."""
@@ -115,16 +115,16 @@ def row_numbers(
     of_target = tl.load(row + local, mask=here, other=0.0).to(tl.float32)
     highest = tl.max(most, 0)
     base = _finite(highest)
-    tl.store(own + token, highest)
-    tl.store(own + own_stride + token, tl.sum(total * tl.exp(most - base), 0))
-    tl.store(own + 2 * own_stride + token, of_target)
-    tl.store(own + 3 * own_stride + token, tl.sum(below + seen * (_finite(most) - base), 0))
+    tl.store(stats + token, highest)
+    tl.store(stats + stats_stride + token, tl.sum(total * tl.exp(most - base), 0))
+    tl.store(stats + 2 * stats_stride + token, of_target)
+    tl.store(stats + 3 * stats_stride + token, tl.sum(below + seen * (_finite(most) - base), 0))
 
 
 @triton.jit(do_not_specialize=_ANY_NUMBER, do_not_specialize_on_alignment=_ANY_ADDRESS)
 def row_gradients(
-    logits, targets, own, share, weight, out,
-    stride, out_stride, own_stride, start, real, width, of_target, each,
+    logits, targets, stats, share, weight, out,
+    stride, out_stride, stats_stride, start, real, width, of_target, each,
     SMOOTHED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One tile of one token's row of the gradient; zeros where there is no word."""
@@ -137,7 +137,7 @@ def row_gradients(
     pull = tl.load(weight + token)
     scale = tl.load(share + token) * pull
     nothing = scale == 0.0  # a row of -inf, here or ignored
-    most, total = tl.load(own + token), tl.load(own + own_stride + token)
+    most, total = tl.load(stats + token), tl.load(stats + stats_stride + token)
     words = tl.where(nothing, 0.0, tl.exp(x - most) * (scale / total))
     if SMOOTHED:
         words -= each * pull

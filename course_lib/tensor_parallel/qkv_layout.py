@@ -47,13 +47,13 @@ def shares(heads: int, kv_heads: int, n: int) -> list[Share]:
     spans = spread_kv(kv_heads, n)
     if kv_heads >= n:
         return [Share((a * each, b * each), (a, b), (rank,)) for rank, (a, b) in enumerate(spans)]
-    copies, found = n // kv_heads, []
+    copies, by_rank = n // kv_heads, []
     for rank, (a, b) in enumerate(spans):
         counts, place = spread(each, copies), rank % copies
         start = a * each + sum(counts[:place])
         holders = tuple(range(rank - place, rank - place + copies))
-        found.append(Share((start, start + counts[place]), (a, b), holders))
-    return found
+        by_rank.append(Share((start, start + counts[place]), (a, b), holders))
+    return by_rank
 
 
 def joined_rows(share: Share, heads: int, kv_heads: int, head_size: int) -> list[Span]:

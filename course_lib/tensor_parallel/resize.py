@@ -41,7 +41,7 @@ def resize(
     padded = padded_vocabulary(vocabulary, multiple_of if is_cut else 1)
     start, stop = span(padded, *size_and_rank(group)) if is_cut else (0, padded)
     tied = head.weight is table.weight
-    how = {"old": old, "new": vocabulary, "group": group, "sizes": sizes, "own": (start, stop)}
+    how = {"old": old, "new": vocabulary, "group": group, "sizes": sizes, "own_rows": (start, stop)}
     rows = _resized(table.weight, seed, **how)
     if tied:
         head.weight = rows
@@ -90,7 +90,7 @@ def _resized(
     new: int,
     group: Group | None,
     sizes: list[int],
-    own: tuple[int, int],
+    own_rows: tuple[int, int],
 ) -> nn.Parameter:
     """This rank's rows of the table that has `new` words and, behind them, rows of zeros."""
     whole = weight.detach()
@@ -104,7 +104,7 @@ def _resized(
         noise = torch.randn(size, generator=drawn, dtype=torch.float64, device="cpu")
         near = wide.mean(0) + NEAR * wide.std(0, correction=0) * noise.to(whole.device)
         whole = torch.cat((whole, near.to(whole.dtype)))
-    start, stop = own
+    start, stop = own_rows
     rows = whole[start : min(stop, new)]
     missing = stop - start - rows.shape[0]
     rows = torch.cat((rows, rows.new_zeros(missing, rows.shape[1])))

@@ -30,7 +30,7 @@ def stretches(lines: Iterable[str]) -> list[Stretch]:
 
     A run that was resumed says so, and its first stretch begins there.
     """
-    found: list[Stretch] = []
+    records: list[Stretch] = []
     done = 0
     for line in lines:
         if resumed := GOING_ON.search(line):
@@ -41,9 +41,9 @@ def stretches(lines: Iterable[str]) -> list[Stretch]:
                 raise ValueError(
                     f"step {step} comes after step {done}: two runs are in this log; take one"
                 )
-            found.append(Stretch(step, step - done, speed))
+            records.append(Stretch(step, step - done, speed))
             done = step
-    return found
+    return records
 
 
 def mfu(tokens_per_second: float, config: Config, length: int, peak: float) -> float:
@@ -61,13 +61,14 @@ def mfu_of_log(
     `skip` leaves out the first lines, of steps that load libraries and fill buffers.
     """
     found = stretches(lines)
-    counted = [one for one in found[skip:] if one.tokens_per_second > 0]
+    counted = [stretch for stretch in found[skip:] if stretch.tokens_per_second > 0]
     if not counted:
         raise ValueError(
             f"the log has {len(found)} line(s) with a step and its tokens/s, and skip={skip} of "
             "them are left out: hand over what `course train` prints, with --log-every as small "
             "as the run is short"
         )
-    steps = sum(one.steps for one in counted)
-    seconds = sum(one.steps / one.tokens_per_second for one in counted)  # for a token a step
+    steps = sum(stretch.steps for stretch in counted)
+    # For a token a step.
+    seconds = sum(stretch.steps / stretch.tokens_per_second for stretch in counted)
     return mfu(steps / seconds, config, length, peak)

@@ -47,14 +47,14 @@ class VerbCounts(NamedTuple):
 
 def by_verb(book: Book, mesh: DeviceMesh) -> list[VerbCounts]:
     """A book's records, added up."""
-    found: dict[tuple[str, str, str], list] = {}
+    totals: dict[tuple[str, str, str], list] = {}
     for name, op, label in sorted({(r.axis, r.op, r.label) for r in book.records}):
         of = {"op": op, "axis": name, "label": label}
-        sums = found.setdefault((axis_of(name, mesh), op, label), [0, 0, 0])
+        sums = totals.setdefault((axis_of(name, mesh), op, label), [0, 0, 0])
         sums[0] += book.count(**of)
         sums[1] += book.bytes(column="payload", **of)
         sums[2] += book.bytes(column="must", **of)
-    return [VerbCounts(*key, *found[key]) for key in sorted(found)]
+    return [VerbCounts(*key, *totals[key]) for key in sorted(totals)]
 
 
 def axis_of(name: str, mesh: DeviceMesh) -> str:

@@ -239,7 +239,7 @@ class Arrival:
 
 def reached(loss: Tensor) -> set[Tensor]:
     """The leaves of a loss's graph."""
-    found: set[Tensor] = set()
+    leaves: set[Tensor] = set()
     seen, todo = {None}, [loss.grad_fn]
     while todo:
         node = todo.pop()
@@ -247,8 +247,8 @@ def reached(loss: Tensor) -> set[Tensor]:
             seen.add(node)
             todo += [before for before, _ in node.next_functions]
             if hasattr(node, "variable"):
-                found.add(node.variable)
-    return found
+                leaves.add(node.variable)
+    return leaves
 
 
 def check_dense(slot: Slot) -> None:

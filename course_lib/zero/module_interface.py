@@ -77,15 +77,15 @@ class ModuleInterface:
         """Write whole weights and buffers into the model, at any moment, the same on all ranks; or
         raise on all of them."""
         shapes = {id(slot.parameter): slot.shape for slot in self.partition.slots()}
-        own = self.model.state_dict(keep_vars=True)
-        expected = {name: shapes.get(id(x), getattr(x, "shape", None)) for name, x in own.items()}
+        entries = self.model.state_dict(keep_vars=True).items()
+        expected = {name: shapes.get(id(x), getattr(x, "shape", None)) for name, x in entries}
         check_same(_faults(expected, state), state, self.group, self.groups)
         for names, whole in self._blocks():
             with whole:
-                own = self.model.state_dict(keep_vars=True)
+                places = self.model.state_dict(keep_vars=True)
                 for name in names:
-                    if isinstance(own[name], Tensor):
-                        own[name].copy_(state[name])
+                    if isinstance(places[name], Tensor):
+                        places[name].copy_(state[name])
 
     def _blocks(self) -> Iterator[tuple[list[str], AbstractContextManager]]:
         """The state_dict's names, unit by unit, each with a block in which their tensors are whole;

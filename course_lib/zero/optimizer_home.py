@@ -62,7 +62,7 @@ class Home:
         """Move in the states that the optimizer has made before its first step."""
 
     # ---- gradients
-    def take(self, own: Own, result: Tensor) -> None:
+    def take(self, own_parts: Own, result: Tensor) -> None:
         """Add (shard,) sums to the gradients of a bucket's parameters; it need not be awaited."""
         raise NotImplementedError
 
@@ -70,11 +70,11 @@ class Home:
         """Wait for the gradients that are under way."""
 
     # ---- a step
-    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
+    def follow(self, own_parts: Sequence[Own], shards: Sequence[Tensor]) -> None:
         """Start the next update of every bucket from what its shard, which stays where it is,
         shows."""
         if self.copied:
-            both = zip(own, shards, strict=True)
+            both = zip(own_parts, shards, strict=True)
             take_over((part, piece.of(shard)) for parts, shard in both for piece, part in parts)
 
     def step(self, optimizer: Optimizer) -> None:
@@ -85,17 +85,17 @@ class Home:
         """Take note that the shards have been gathered after a step."""
 
     # ---- from outside
-    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
+    def rewritten(self, i: int, own_parts: Own, shard: Tensor) -> None:
         """Take over what differs in `shard`, now: it was written to, and will not last."""
         if self.copied:
-            take_over((part, piece.of(shard)) for piece, part in own)
+            take_over((part, piece.of(shard)) for piece, part in own_parts)
 
-    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
+    def states(self, i: int, own_parts: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
         """The states of each of a bucket's parameters, without numbers where a file has them."""
-        return [optimizer.state.get(part, {}) for _, part in own]
+        return [optimizer.state.get(part, {}) for _, part in own_parts]
 
     def at_hand(
-        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
+        self, i: int, own_parts: Own, optimizer: Optimizer, *, write: bool = False
     ) -> AbstractContextManager:
         """A block in which a bucket's parameters and states lie in memory; with `write`, what they
         are at its end is kept."""
@@ -120,7 +120,7 @@ class OnDevice(Home):
         views = [piece.of(shard) for piece in pieces]
         return [nn.Parameter(view.float() if self.copied else view) for view in views]
 
-    def take(self, own: Own, result: Tensor) -> None:
-        for piece, part in own:
+    def take(self, own_parts: Own, result: Tensor) -> None:
+        for piece, part in own_parts:
             new = piece.of(result).to(part.dtype)
             part.grad = new if part.grad is None else part.grad.add_(new)

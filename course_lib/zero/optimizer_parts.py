@@ -107,14 +107,14 @@ def hand_over(optimizer: Optimizer, shards: Copies) -> None:
     for piece, part in shards.parts():
         parts.setdefault(piece.slot.parameter, []).append((piece, part))
     for group in optimizer.param_groups:
-        own = []
+        own_parts = []
         for p in group["params"]:
             whole = optimizer.state.pop(p, None)
             for piece, part in parts.get(p, []):
-                own.append(part)
+                own_parts.append(part)
                 if whole:
                     optimizer.state[part] = {k: _cut(k, v, piece, part) for k, v in whole.items()}
-        group["params"] = own
+        group["params"] = own_parts
 
 
 def _cut(name: str, value: object, piece: BucketPiece, part: nn.Parameter) -> object:

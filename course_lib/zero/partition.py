@@ -91,14 +91,14 @@ class Bucket:
     def pieces(self, rank: int) -> list[BucketPiece]:
         """The parameters that a rank's shard holds something of, in their order."""
         first, last = self.cut.span(rank)
-        found = []
+        pieces = []
         for slot in self.slots:
             start, stop = max(first, slot.start), min(last, slot.stop)
             if start < stop:
-                found.append(
+                pieces.append(
                     BucketPiece(slot, start - slot.start, stop - slot.start, start - first)
                 )
-        return found
+        return pieces
 
 
 class Partition:

@@ -234,28 +234,28 @@ def _placed(name: str, x: Tensor, before: object, part: nn.Parameter, group: Map
 def _fault(shards: Copies, optimizer: Optimizer, slots: Mapping[str, Slot]) -> str | None:
     """In words, the first slot that does not fit this rank's; None if all fit."""
     parts = {label_of(piece): part for piece, part in shards.parts()}
-    given: dict[str, dict[str, Slot]] = {label: {} for label in parts}
+    by_label: dict[str, dict[str, Slot]] = {label: {} for label in parts}
     for name, slot in slots.items():
         label, _, key = name.rpartition(":")
         if label not in parts:
             return f"{name} is not among what this rank updates"
-        given[label][key] = slot
+        by_label[label][key] = slot
     group_of, kind = _groups(optimizer), type(optimizer).__name__
     keeps: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
     for label, part in parts.items():
-        slot = given[label].pop(VALUE, None)
+        slot = by_label[label].pop(VALUE, None)
         if slot is None:
             return f"{label}:{VALUE} is missing"
         if slot != _slot(part):
             there, here = (f"{str(d)[6:]} of shape {shape}" for d, shape in (slot, _slot(part)))
             return f"{label}:{VALUE} is {there}, and the engine's {here}"
         # What another optimizer keeps, and from which step on, nobody knows.
-        if given[label] and is_known(optimizer):
+        if by_label[label] and is_known(optimizer):
             group = group_of[part]
             if (id(group), part.dtype) not in keeps:
                 keeps[id(group), part.dtype] = states_of(optimizer, group, part.dtype)
             here, there = keeps[id(group), part.dtype], {}
-            for key, (dtype, shape) in given[label].items():
+            for key, (dtype, shape) in by_label[label].items():
                 if key != "step" and shape == tuple(part.shape):
                     there[key] = dtype
             for key in [*there, *here]:

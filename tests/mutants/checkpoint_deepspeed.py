@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         "deepspeed-files-hole",
         "course_lib/checkpoint/deepspeed_files/folder.py",
-        "        if rank not in found:\n",
+        "        if rank not in files:\n",
         "        if rank in ():\n",
         (REFUSED + "test_files_that_do_not_belong_together",),
         "a rank's file is missing, and the others move up",

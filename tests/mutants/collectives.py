@@ -69,8 +69,8 @@ MUTANTS = [
     Mutant(
         "verbs-scatter-forgets-the-others",
         VERBS,
-        "pieces = arrived.view(n, own, *arrived.shape[1:])",
-        "pieces = arrived.view(n, own, *arrived.shape[1:])[rank : rank + 1]",
+        "pieces = arrived.view(n, length, *arrived.shape[1:])",
+        "pieces = arrived.view(n, length, *arrived.shape[1:])[rank : rank + 1]",
         (f"{VERB}[reduce_scatter-sync-2-None]",),
         "each rank keeps its own part of its own tensor; the sum never happens",
         "T2",

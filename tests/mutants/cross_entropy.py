@@ -35,8 +35,8 @@ def fused(name: str, old: str, new: str, tests: tuple[str, ...], why: str, trap=
 MUTANTS = [
     plain(
         "logits-overwritten",
-        "torch.empty_like(logits) if made is None else made",
-        "logits if made is None else made",
+        "torch.empty_like(logits) if softmax is None else softmax",
+        "logits if softmax is None else softmax",
         (KEPT,),
         "the backward writes its softmax into the logits: a second one starts from that",
         "T6",

@@ -328,7 +328,7 @@ MUTANTS = [
     Mutant(
         "own-states-other-optimizer",
         "course_lib/zero/training_state.py",
-        "        if given[label] and is_known(optimizer):",
+        "        if by_label[label] and is_known(optimizer):",
         "        if False:",
         (OWN + "test_what_does_not_fit_is_refused_on_all_ranks",),
         "states of another optimizer are put into this one, whose next step fails",

@@ -136,8 +136,8 @@ MUTANTS = [
     Mutant(
         "direct-books-the-whole",
         "course_lib/collectives/direct.py",
-        'with verb("all_gather", own, group, sizes=[own.nbytes] * n):',
-        'with verb("all_gather", buffer, group, sizes=[own.nbytes] * n):',
+        'with verb("all_gather", piece, group, sizes=[piece.nbytes] * n):',
+        'with verb("all_gather", buffer, group, sizes=[piece.nbytes] * n):',
         (
             DIRECT + "test_direct_forms_are_the_verbs[2-sync]",
             DIRECT + "test_direct_forms_are_the_verbs[3-async]",

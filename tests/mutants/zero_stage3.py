@@ -36,7 +36,7 @@ KEPT = """        unit = Unit("what is kept", model, Bucket(slots, n), together,
         yield unit
 """
 OTHERS = """    for name, module, named in chosen:
-        for slots in end_to_end(one for one in named if _bytes(one[1]) >= persist):
+        for slots in end_to_end(pair for pair in named if _bytes(pair[1]) >= persist):
             yield Unit(name, module, Bucket(slots, n), together, home.store())
 """
 
@@ -192,8 +192,8 @@ MUTANTS = [
     Mutant(
         "zero-3-tied-module-forgotten",
         HOOKS,
-        "                found.setdefault(module, []).append(unit)\n    return found",
-        "                pass\n    return found",
+        "                by_module.setdefault(module, []).append(unit)\n    return by_module",
+        "                pass\n    return by_module",
         (f"{ONE}[3-tied]",),
         "the module that shares a weight finds a placeholder",
         "T17",
@@ -259,7 +259,7 @@ MUTANTS = [
     Mutant(
         "zero-3-untied-on-meta",
         BUILD,
-        "                if old not in made:\n",
+        "                if old not in outlines:\n",
         "                if True:\n",
         (f"{META}[config0-as is]",),
         "a tied weight becomes two",

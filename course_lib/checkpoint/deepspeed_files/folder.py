@@ -86,7 +86,7 @@ def _has_files(step: Path) -> bool:
 
 def _by_rank(step: Path, pattern: re.Pattern) -> dict[int, Path]:
     """The files of a pattern by their rank; those of one model that no other axis cuts."""
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     for path in sorted(step.iterdir()):
         match = pattern.fullmatch(path.name)
         if match is None:
@@ -96,24 +96,24 @@ def _by_rank(step: Path, pattern: re.Pattern) -> dict[int, Path]:
         if int(match[3]) > 0:
             raise _other_axes(path)
         at = int(match[2] or 0)
-        if at in found:
+        if at in files:
             raise CheckpointError(
-                f"{found[at]} and {path.name} are both of rank {at}: two runs saved into one "
+                f"{files[at]} and {path.name} are both of rank {at}: two runs saved into one "
                 "folder; take away the files of the older one"
             )
-        found[at] = path
-    return found
+        files[at] = path
+    return files
 
 
-def _in_order(step: Path, found: dict[int, Path]) -> list[Path]:
-    for rank in range(max(found) + 1):
-        if rank not in found:
-            like = found[max(found)].name.replace(f"pp_rank_{max(found)}_", f"pp_rank_{rank}_")
+def _in_order(step: Path, files: dict[int, Path]) -> list[Path]:
+    for rank in range(max(files) + 1):
+        if rank not in files:
+            like = files[max(files)].name.replace(f"pp_rank_{max(files)}_", f"pp_rank_{rank}_")
             raise CheckpointError(
-                f"{step / like} is missing, and rank {max(found)}'s is there: each rank writes its "
+                f"{step / like} is missing, and rank {max(files)}'s is there: each rank writes its "
                 "own part, where disks are not shared onto its own disk; copy the missing one here"
             )
-    return [found[rank] for rank in range(max(found) + 1)]
+    return [files[rank] for rank in range(max(files) + 1)]
 
 
 def _other_axes(path: Path) -> CheckpointError:

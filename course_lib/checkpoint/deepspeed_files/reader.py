@@ -80,8 +80,8 @@ class DeepSpeedFiles:
         """Elements `start` to `stop` of a tensor in row-major order; the only memory that it takes
         is that of what it gives."""
         dtype = self.dtype(name, quantity)
-        found, at = torch.empty(stop - start, dtype=dtype, device="cpu"), 0
-        view = memoryview(found.view(torch.uint8).numpy())
+        values, at = torch.empty(stop - start, dtype=dtype, device="cpu"), 0
+        view = memoryview(values.view(torch.uint8).numpy())
         for archive, flat, first, last in self._spans(name, start, stop, quantity):
             archive.read(flat, first, last, view[at:])
             self._keep_few_open(archive)
@@ -91,7 +91,7 @@ class DeepSpeedFiles:
                 f"{self.path}: of {name}'s {quantity} {len(view) - at} bytes are in no file; "
                 f"{ANOTHER}"
             )
-        return found
+        return values
 
     def dtype(self, name: str, quantity: str = MASTER) -> torch.dtype:
         """The dtype that a tensor is stored in."""
@@ -159,18 +159,18 @@ class DeepSpeedFiles:
 
     def _tensors(self) -> dict[str, Logical]:
         """Every tensor by name in the model's order; names of one storage count once, see tied."""
-        found: dict[str, Logical] = {}
+        tensors: dict[str, Logical] = {}
         groups, start = self._model["param_shapes"], 0
         for number, group in enumerate(groups):
             start = start if self.stage == 3 else 0
             for place, (name, shape) in enumerate(group.items()):
-                found[name] = Logical(tuple(shape), "trained", number, start)
-                start += self._step(found[name], place)
+                tensors[name] = Logical(tuple(shape), "trained", number, start)
+                start += self._step(tensors[name], place)
             if self.stage < 3:
                 self._check_length(number, start)
         if self.stage == 3:
             self._check_length(None, start)
-            found = {name: self._in_sub_group(one) for name, one in found.items()}
+            tensors = {name: self._in_sub_group(one) for name, one in tensors.items()}
         elif len(groups) != len(self._parts[0].flats[MASTER]):
             raise CheckpointError(
                 f"{self.path}: {len(groups)} groups of parameters and "
@@ -178,15 +178,15 @@ class DeepSpeedFiles:
             )
         tied, frozen = self._model["shared_params"] or {}, self._model["frozen_param_shapes"] or {}
         for name, x in self._model["module"].items():
-            if name in found or name in tied:
+            if name in tensors or name in tied:
                 continue
             if name in self._model["buffer_names"]:
-                found[name] = Logical(tuple(x.shape), "buffer")
+                tensors[name] = Logical(tuple(x.shape), "buffer")
             elif self.stage < 3 or name in frozen:
-                found[name] = Logical(tuple(frozen.get(name, x.shape)), "frozen")
+                tensors[name] = Logical(tuple(frozen.get(name, x.shape)), "frozen")
         order = {name: at for at, name in enumerate(self._model["module"])}
-        self.tied = {name: of for name, of in tied.items() if of in found}
-        return dict(sorted(found.items(), key=lambda pair: order.get(pair[0], len(order))))
+        self.tied = {name: of for name, of in tied.items() if of in tensors}
+        return dict(sorted(tensors.items(), key=lambda pair: order.get(pair[0], len(order))))
 
     def _step(self, logical: Logical, place: int) -> int:
         """The elements from a parameter's start to the next one's."""

@@ -31,8 +31,8 @@ class OptimizerPart(NamedTuple):
 
 def part_of(archive: Archive) -> OptimizerPart:
     """What an optimizer file holds, at whichever stage it was written."""
-    told = archive.content
-    saved = told.get("optimizer_state_dict") if isinstance(told, Mapping) else None
+    content = archive.content
+    saved = content.get("optimizer_state_dict") if isinstance(content, Mapping) else None
     if not isinstance(saved, Mapping):
         raise CheckpointError(
             f"{archive.path} is no optimizer file of DeepSpeed: it has no optimizer_state_dict"
@@ -58,7 +58,7 @@ def part_of(archive: Archive) -> OptimizerPart:
             {key: value for key, value in state.items() if key not in flats} for state in states
         ]
         gaps = None if third else saved.get("param_alignment_paddings")
-        release = str(told.get("ds_version", ""))
+        release = str(content.get("ds_version", ""))
         return OptimizerPart(archive, stage, int(world), release, flats, scalars, gaps)
     except CheckpointError:
         raise
@@ -68,15 +68,15 @@ def part_of(archive: Archive) -> OptimizerPart:
 
 def model_of(archive: Archive) -> Mapping:
     """What a model file holds: module, names of buffers, shapes, shared and frozen parameters."""
-    told = archive.content
+    content = archive.content
     needed = ("module", "buffer_names", "param_shapes", "shared_params", "frozen_param_shapes")
-    lost = [key for key in needed if not isinstance(told, Mapping) or key not in told]
-    if lost or not isinstance(told["module"], Mapping) or told["param_shapes"] is None:
+    lost = [key for key in needed if not isinstance(content, Mapping) or key not in content]
+    if lost or not isinstance(content["module"], Mapping) or content["param_shapes"] is None:
         what = f"without {', '.join(lost)}" if lost else "without the shapes of its parameters"
         raise CheckpointError(
             f"{archive.path} is no model file of DeepSpeed's ZeRO: it is {what}. {COPY}"
         )
-    return told
+    return content
 
 
 def of_another_build(archive: Archive, error: Exception) -> CheckpointError:
@@ -112,10 +112,10 @@ def _moments(
         for key, value in state.items()
         if isinstance(value, Tensor) and value.dim() > 0
     )
-    found: dict[str, list[Flat]] = {name: [] for name in names}
+    moments: dict[str, list[Flat]] = {name: [] for name in names}
     for number, (state, master) in enumerate(zip(states, masters, strict=True)):
         padding = paddings[number] if paddings else 0
-        for name, flats in found.items():
+        for name, flats in moments.items():
             flat = archive.flat(state.get(name), f"{name} of group {number}")
             if flat.count not in (master.count, master.count + padding):
                 raise CheckpointError(
@@ -123,4 +123,4 @@ def _moments(
                     f"master copy {master.count}; {COPY}"
                 )
             flats.append(flat)
-    return found
+    return moments

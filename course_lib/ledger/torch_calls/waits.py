@@ -54,12 +54,12 @@ def _patch() -> None:
 
     def wait(work: dist.Work, *args: object, **kwargs: object):
         start = perf_counter()
-        heard_by = [] if done else list({id(one): one for one in list(_listeners)}.values())
-        for one in heard_by:
-            one.before_wait(work)
+        heard_by = {} if done else {id(listener): listener for listener in list(_listeners)}
+        for listener in heard_by.values():
+            listener.before_wait(work)
         result = original(work, *args, **kwargs)
-        for one in heard_by:
-            one.after_wait(work, start, sys._getframe(1))
+        for listener in heard_by.values():
+            listener.after_wait(work, start, sys._getframe(1))
         return result
 
     def put_back() -> None:

@@ -154,12 +154,12 @@ def _tried(call, *arguments) -> Exception | None:
     return None
 
 
-def _remove(own: list[tuple[int, Path]], charges: list[Charge], pid: int) -> None:
+def _remove(files: list[tuple[int, Path]], charges: list[Charge], pid: int) -> None:
     """At close, at exit, or when the engine is gone; not in a process forked off meanwhile."""
     if os.getpid() != pid:
         return
-    while own:
-        fd, path = own.pop()  # the lock was the first, and goes last
+    while files:
+        fd, path = files.pop()  # the lock was the first, and goes last
         with contextlib.suppress(OSError):
             path.unlink()
         with contextlib.suppress(OSError):

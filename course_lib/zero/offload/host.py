@@ -51,9 +51,9 @@ class Incoming:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._under_way: deque[tuple[Own, Tensor, torch.cuda.Event | None]] = deque()
 
-    def take(self, own: Own, result: Tensor) -> None:
+    def take(self, own_parts: Own, result: Tensor) -> None:
         """Send what a shard's parameters get of `result` to the host; do not wait for it."""
-        count = real([piece for piece, _ in own])
+        count = real([piece for piece, _ in own_parts])
         if not count:
             return
         host, event = on_host(count, result.dtype, self.device), None
@@ -65,7 +65,7 @@ class Incoming:
                 host.copy_(result[:count], non_blocking=True)
             result.record_stream(self.stream)  # its memory is not handed out before the copy
             event = self.stream.record_event()
-        self._under_way.append((own, host, event))
+        self._under_way.append((own_parts, host, event))
         while len(self._under_way) > (IN_FLIGHT if self.stream is not None else 0):
             self._land()
 
@@ -75,11 +75,11 @@ class Incoming:
             self._land()
 
     def _land(self) -> None:
-        own, host, event = self._under_way.popleft()
+        own_parts, host, event = self._under_way.popleft()
         if event is not None:
             event.synchronize()
         with tier("host"):
-            for piece, part in own:
+            for piece, part in own_parts:
                 new = piece.of(host).to(part.dtype)
                 part.grad = new if part.grad is None else part.grad.add_(new)
 
@@ -99,8 +99,8 @@ class AwayHome(Home):
     def store(self) -> HostStore | None:
         return HostStore(self.device) if self.parameters == "cpu" else None
 
-    def take(self, own: Own, result: Tensor) -> None:
-        self.incoming.take(own, result)
+    def take(self, own_parts: Own, result: Tensor) -> None:
+        self.incoming.take(own_parts, result)
 
     def land(self) -> None:
         self.incoming.land()
@@ -134,12 +134,12 @@ class HostHome(AwayHome):
         flat.copy_(shard[: real(pieces)])
         return [nn.Parameter(piece.of(flat)) for piece in pieces]
 
-    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
+    def follow(self, own_parts: Sequence[Own], shards: Sequence[Tensor]) -> None:
         """Copies take over what was written to the shards, of which only these come down."""
         if self.copied:
             self._followed = shards
             changed = self._untouched.changed(shards)
-            every = zip(own, shards, changed, strict=True)
+            every = zip(own_parts, shards, changed, strict=True)
             written = ((parts, shard) for parts, shard, new in every if new)
             take_over((part, piece.of(shard)) for parts, shard in written for piece, part in parts)
 
@@ -157,7 +157,7 @@ class HostHome(AwayHome):
         super().updated()
 
     def at_hand(
-        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
+        self, i: int, own_parts: Own, optimizer: Optimizer, *, write: bool = False
     ) -> AbstractContextManager:
         if write and self.incoming.stream is not None:  # copies to the device read what is here
             torch.cuda.current_stream(self.device).synchronize()

@@ -185,7 +185,7 @@ class FileHome(AwayHome):
                         """They are taken in at the end."""
 
     # ---- a step
-    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
+    def follow(self, own_parts: Sequence[Own], shards: Sequence[Tensor]) -> None:
         """A bucket takes over what was written when it is next in memory, without another pass."""
         self._followed = shards
         for i, changed in enumerate(self._untouched.changed(shards)):
@@ -216,7 +216,7 @@ class FileHome(AwayHome):
         return self._sets
 
     # ---- from outside
-    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
+    def rewritten(self, i: int, own_parts: Own, shard: Tensor) -> None:
         """A shard was changed: the file takes over what differs."""
         if i not in self.kept:
             return
@@ -227,12 +227,12 @@ class FileHome(AwayHome):
         take_over([(values, shard[: kept.layout.count])])
         self._write(kept, values)
 
-    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
+    def states(self, i: int, own_parts: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
         return self.kept[i].outlines() if i in self.kept else []
 
     @contextmanager
     def at_hand(
-        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
+        self, i: int, own_parts: Own, optimizer: Optimizer, *, write: bool = False
     ) -> Iterator[None]:
         kept = self.kept.get(i)
         if kept is None:  # padding alone

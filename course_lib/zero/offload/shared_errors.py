@@ -20,19 +20,19 @@ class OffloadError(OSError):
     """Files that an engine cannot use, or can no longer use; the same on every rank."""
 
 
-def together(own: Exception | None, groups: Sequence[Group], more: str = "") -> None:
+def together(error: Exception | None, groups: Sequence[Group], more: str = "") -> None:
     """Raise on every rank what any of them has met; all of them have to call this."""
-    flag = torch.tensor(float(own is not None), device=device_of(*groups))
+    flag = torch.tensor(float(error is not None), device=device_of(*groups))
     with labelled("scalars"):
         for group in groups:
             flag = all_reduce(flag, group, "max", donated=True)
     if not flag.item():
         return
-    report = None if own is None else (getattr(own, "errno", None), _in_words(own))
+    report = None if error is None else (getattr(error, "errno", None), _in_words(error))
     reports = [report for _, report in who_says(report, groups)]
     words = "; ".join(dict.fromkeys(text for _, text in reports[:3]))
     others = f"; and on {len(reports) - 3} ranks more" if len(reports) > 3 else ""
-    raise OffloadError(reports[0][0], f"{words}{others}{more}") from own
+    raise OffloadError(reports[0][0], f"{words}{others}{more}") from error
 
 
 def _in_words(error: Exception) -> str:

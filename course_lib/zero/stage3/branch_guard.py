@@ -131,7 +131,7 @@ class Together:
             ) from error
 
     def _others(self) -> str:
-        said, until = [], time.monotonic() + PATIENCE
+        reports, until = [], time.monotonic() + PATIENCE
         for rank, member in enumerate(self._members):
             if rank == self.rank:
                 continue
@@ -141,5 +141,5 @@ class Together:
                     where = self._store.get(f"at/{rank}").decode()
                 if not where:
                     time.sleep(0.05)
-            said.append(f"rank {member} {where or 'never came, and waits in no gather'}")
-        return "; ".join(said)
+            reports.append(f"rank {member} {where or 'never came, and waits in no gather'}")
+        return "; ".join(reports)

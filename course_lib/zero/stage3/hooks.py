@@ -119,15 +119,15 @@ class Hooks:
 def users(model: nn.Module, units: Sequence[Unit]) -> dict[nn.Module, list[Unit]]:
     """The modules before whose forward units have to come, with those units: each unit's own
     module, and every module elsewhere that has one of its parameters."""
-    found: dict[nn.Module, list[Unit]] = {}
+    by_module: dict[nn.Module, list[Unit]] = {}
     for unit in units:
         mine = {slot.parameter for slot in unit.bucket.slots}
         inside = set(unit.module.modules())
-        found.setdefault(unit.module, []).append(unit)
+        by_module.setdefault(unit.module, []).append(unit)
         for module in model.modules():
             if module not in inside and any(p in mine for p in module.parameters(recurse=False)):
-                found.setdefault(module, []).append(unit)
-    return found
+                by_module.setdefault(module, []).append(unit)
+    return by_module
 
 
 def with_own_memory(output: object, units: Sequence[Unit]) -> object:

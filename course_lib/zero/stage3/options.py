@@ -46,17 +46,17 @@ class Stage3Options:
 def outlined(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> bool:
     """Bring a model's parameters from torch's meta device to `device`, as shapes still without
     memory, in the optimizer too if there is one. Whether there were any."""
-    made: dict[nn.Parameter, nn.Parameter] = {}
+    outlines: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, old in module.named_parameters(recurse=False):
             if old.is_meta:
-                if old not in made:
+                if old not in outlines:
                     shape = torch.empty(1, dtype=old.dtype, device=device).expand(old.shape)
-                    made[old] = nn.Parameter(shape, requires_grad=old.requires_grad)
-                setattr(module, name, made[old])
+                    outlines[old] = nn.Parameter(shape, requires_grad=old.requires_grad)
+                setattr(module, name, outlines[old])
     for group in optimizer.param_groups if optimizer is not None else ():
-        group["params"] = [made.get(p, p) for p in group["params"]]
-    return bool(made)
+        group["params"] = [outlines.get(p, p) for p in group["params"]]
+    return bool(outlines)
 
 
 def is_outline(p: Tensor) -> bool:

@@ -25,8 +25,8 @@ def choose_units(
     """
     names = {module: name for name, module in model.named_modules()}
     if units is None:
-        lists = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
-        chosen = [m for one in lists for m in one if is_called(m)]
+        lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
+        chosen = [m for members in lists for m in members if is_called(m)]
     else:
         chosen = list(units)
         strange = [type(m).__name__ for m in chosen if m not in names]
@@ -39,21 +39,21 @@ def choose_units(
                 "name the module that calls its parameters or members"
             )
     wanted = set(chosen)
-    found: list[tuple[str, nn.Module, list]] = []
+    entries: list[tuple[str, nn.Module, list]] = []
     taken: set[nn.Parameter] = set()
 
     def walk(name: str, module: nn.Module) -> None:
         if module in wanted or isinstance(module, CALLED_AS_ONE):
-            found.append((name, module, _new(module.named_parameters(name), taken)))
+            entries.append((name, module, _new(module.named_parameters(name), taken)))
             return
         own = _new(_of(name, module, wanted), taken) if is_called(module) else []
         if own:
-            found.append((name or type(model).__name__, module, own))
+            entries.append((name or type(model).__name__, module, own))
         for child, inner in module.named_children():
             walk(f"{name}.{child}" if name else child, inner)
 
     walk("", model)
-    return [one for one in found if one[2]]
+    return [entry for entry in entries if entry[2]]
 
 
 def is_called(module: nn.Module) -> bool:

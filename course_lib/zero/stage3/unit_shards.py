@@ -203,13 +203,13 @@ def _units(
     # First comes what is kept, of all modules: gradients are sent from the last unit to the first,
     # and some of these are the last to come.
     chosen = choose_units(model, options.units)
-    small = [one for _, _, named in chosen for one in named if _bytes(one[1]) < persist]
+    small = [pair for _, _, named in chosen for pair in named if _bytes(pair[1]) < persist]
     for slots in end_to_end(small):
         unit = Unit("what is kept", model, Bucket(slots, n), together, home.store())
         unit.persistent = True
         yield unit
     for name, module, named in chosen:
-        for slots in end_to_end(one for one in named if _bytes(one[1]) >= persist):
+        for slots in end_to_end(pair for pair in named if _bytes(pair[1]) >= persist):
             yield Unit(name, module, Bucket(slots, n), together, home.store())
 
 

@@ -43,9 +43,9 @@ def test_the_numbers_in_the_interpreter():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-NUMBERS = {"own": "*fp32", "share": "*fp32", "weight": "*fp32", "targets": "*i64"}
+NUMBERS = {"stats": "*fp32", "share": "*fp32", "weight": "*fp32", "targets": "*i64"}
 NUMBERS |= {"of_target": "fp32", "each": "fp32", "start": "i32", "real": "i32", "width": "i32"}
-NUMBERS |= {"stride": "i32", "out_stride": "i32", "own_stride": "i32"}
+NUMBERS |= {"stride": "i32", "out_stride": "i32", "stats_stride": "i32"}
 SIXTEENS = ("logits", "out", "stride", "out_stride", "width")  # multiples of 16, as most are
 
 
