@@ -73,7 +73,7 @@ def anchors(file: Path) -> set[str]:
     return {m.replace(" ", "-") for m in re.findall(r"^#+ (.+?)\s*$", text, re.M)}
 
 
-@pytest.mark.parametrize("page", [*PAGES, "gpu.md"])
+@pytest.mark.parametrize("page", [*PAGES, "gpu.md", "design.md"])
 def test_a_table_has_rows_of_one_width_and_no_bar_inside_a_formula(page):
     for head, *rows in tables(text_of(page)):
         assert all(len(row) == len(head) for row in rows), head
@@ -84,6 +84,26 @@ def test_each_page_names_the_other_two(page):
     assert {f"({other})" for other in PAGES if other != page} <= set(
         re.findall(r"\(\w+\.md\)", text_of(page))
     )
+
+
+# ---- design -------------------------------------------------------------------------------------
+
+
+def test_what_the_design_page_quotes_is_in_the_file_that_it_names():
+    quoted = re.findall(
+        r"`(course_lib/\S+\.py)`[^`]*?```python\n(.*?)```", text_of("design.md"), re.S
+    )
+    assert len(quoted) == 4
+    for path, code in quoted:
+        assert code in (ROOT / path).read_text(), path
+
+
+def test_the_ten_files_have_as_many_lines_as_the_design_page_says():
+    page = (ROOT / "course_lib" / "README.md").read_text()
+    ten = re.findall(r"^\| `(\S+\.py)` \|", page.split("## The map")[0], re.M)
+    lines = sum(len((ROOT / "course_lib" / path).read_text().splitlines()) for path in ten)
+    assert len(ten) == 10 and lines <= 1700
+    assert f"The ten files together have {lines:,} lines" in text_of("design.md")
 
 
 # ---- glossary -----------------------------------------------------------------------------------
