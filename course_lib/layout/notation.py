@@ -25,9 +25,11 @@ class Dim:
     def __str__(self) -> str:
         if not self.axes:
             return self.name
-        return f"{self.name}@{self.axes[0]}" if len(self.axes) == 1 else (
-            f"{self.name}@({', '.join(self.axes)})"
-        )  # fmt: skip
+        return (
+            f"{self.name}@{self.axes[0]}"
+            if len(self.axes) == 1
+            else (f"{self.name}@({', '.join(self.axes)})")
+        )
 
 
 @dataclass(frozen=True)

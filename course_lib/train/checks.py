@@ -64,8 +64,9 @@ def resolve(options: Options, world: int) -> Options:
     typed = {name: getattr(options, name) for name in options.typed}
     resolved = Options(
         **{**_laid_out(saved, typed), "ranks": 0, "json": False, "plot": False, **typed},
-        typed=options.typed, checkpoint=str(path),
-    )  # fmt: skip
+        typed=options.typed,
+        checkpoint=str(path),
+    )
     check(resolved, world)
     return resolved
 

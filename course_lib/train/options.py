@@ -44,13 +44,16 @@ class Options:
     )
     sequence: bool = _option(False, "sequence parallelism: shard the tokens between the layers too")
     stage: int = _option(
-        0, "ZeRO: 0 shards nothing over dp, 1 optimizer states, 2 gradients too, 3 parameters too",
+        0,
+        "ZeRO: 0 shards nothing over dp, 1 optimizer states, 2 gradients too, 3 parameters too",
         choices=(0, 1, 2, 3),
-    )  # fmt: skip
+    )
     offload: str = _option(
-        "none", "what holds the optimizer's part, at stage 3 the parameters too: the device "
-        "(none), the host (cpu), files (nvme)", choices=("none", "cpu", "nvme"),
-    )  # fmt: skip
+        "none",
+        "what holds the optimizer's part, at stage 3 the parameters too: the device "
+        "(none), the host (cpu), files (nvme)",
+        choices=("none", "cpu", "nvme"),
+    )
     offload_parameters: bool = _option(
         True, "stage 3: --no-offload-parameters keeps their shards on the device"
     )
@@ -62,20 +65,23 @@ class Options:
         "", "stage 3: modules that are gathered as one, such as blocks.*.mlp,head; default: blocks"
     )
     fast: bool = _option(
-        False, "stage 3: keep gathered parameters from forward to backward; --lean gathers anew",
+        False,
+        "stage 3: keep gathered parameters from forward to backward; --lean gathers anew",
         no="--lean",
-    )  # fmt: skip
+    )
     precision: str = _option(
-        "float32", "of the weights; 16 bits have a master copy in float32, float16 a loss scale",
+        "float32",
+        "of the weights; 16 bits have a master copy in float32, float16 a loss scale",
         choices=("float32", "bfloat16", "float16"),
-    )  # fmt: skip
+    )
     recompute: bool = _option(False, "keep each block's input alone, and recompute its activations")
     fused_loss: bool = _option(False, "head and loss in one, without the logits")
     steps: int = _option(200, "optimizer steps, counted from the very first, also after --resume")
     rows: int = _option(
-        16, "sequences of a step, over all replicas and micro-batches; the tp ranks of one model "
+        16,
+        "sequences of a step, over all replicas and micro-batches; the tp ranks of one model "
         "share theirs",
-    )  # fmt: skip
+    )
     length: int = _option(128, "tokens of a sequence")
     accumulate: int = _option(
         1, "gradient accumulation: micro-batches that --rows of a step is divided into"
@@ -90,18 +96,20 @@ class Options:
     clip: float = _option(1.0, "bound of the gradients' norm; 0: none")
     seed: int = _option(0, "of the weights, the order of the sequences and the dropout masks")
     out: str = _option(
-        "", "folder for curve and checkpoints, for all ranks to see; default: a new folder "
+        "",
+        "folder for curve and checkpoints, for all ranks to see; default: a new folder "
         "runs/DATE-TIME",
-    )  # fmt: skip
+    )
     save_every: int = _option(0, "steps between checkpoints; one is written at the end in any case")
     async_save: bool = _option(
         False, "go on training while a checkpoint is written: its copy takes host memory"
     )
     keep: int = _option(2, "how many of the last checkpoints stay")
     resume: bool = _option(
-        False, "go on from the last checkpoint in --out, at its layout or another: --ranks, --tp, "
+        False,
+        "go on from the last checkpoint in --out, at its layout or another: --ranks, --tp, "
         "--stage, --offload, --precision may change; what changes the curve may not",
-    )  # fmt: skip
+    )
     log_every: int = _option(10, "steps between lines of progress")
     peak_tflops: float = _option(0.0, "of one rank, for MFU; 0: measured at the start")
     timeout: float = _option(600.0, "seconds after which a rank that waits gives up")
@@ -178,8 +186,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "Train a decoder on Python's own sources: tensor parallelism × ZeRO × offload × precision, "
         "over a mesh of dp × tp ranks."
     )
-    reader.add_argument("--config", metavar="FILE", help="a JSON object of these options; what is "
-                        "typed here counts more")  # fmt: skip
+    reader.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a JSON object of these options; what is typed here counts more",
+    )
     part = reader
     for option in options():
         if option.name in PARTS:

@@ -125,9 +125,12 @@ class Meter:
         options, config = self.options, self.outline.config
         dp, tp = (self.mesh.get_group(axis) for axis in ("dp", "tp"))
         zero = {
-            "stage": options.stage, "n": dp.size(), "rank": dp.rank(),
-            "precision": options.precision, "offload": offload_of(options, self.folder),
-        }  # fmt: skip
+            "stage": options.stage,
+            "n": dp.size(),
+            "rank": dp.rank(),
+            "precision": options.precision,
+            "offload": offload_of(options, self.folder),
+        }
         units = {"units": units_of(self.outline, options.units)}
         keep = FAST if options.fast else LEAN
         states = estimate.states(self.outline, **zero, **units)

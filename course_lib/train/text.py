@@ -31,9 +31,11 @@ class Text:
     def __init__(self, options: Options, me: ranks.Me, mesh: DeviceMesh, out: Path, model: GPT):
         try:
             corpus = prepare(
-                dist.group.WORLD, out / "corpus", vocabulary=model.config.vocabulary,
+                dist.group.WORLD,
+                out / "corpus",
+                vocabulary=model.config.vocabulary,
                 most_bytes=options.corpus_bytes,
-            )  # fmt: skip
+            )
             self.tokenizer_json = corpus.tokenizer_json
             _check_tokenizer(options, corpus.tokenizer_json)
         except Refused:
