@@ -1,4 +1,5 @@
-"""The vocabulary: ten verbs, each out of place, synchronous or (async_op=True) as a handle.
+"""The vocabulary: ten verbs, out of place unless `donated` or `into` says otherwise; all but the
+barrier also as a handle, with async_op=True.
 
 A piece is what one rank holds of a tensor cut along `dim`; pieces may be uneven. Lesson 01 derives
 the ring behind all_reduce, all_gather and reduce_scatter, and the bytes each verb has to send.
@@ -140,7 +141,7 @@ def broadcast(x: Tensor, group: Group, src: int = 0, *, async_op: bool = False):
     """Every rank gets the x of rank `src` of the group; all hand over a tensor of that shape.
 
     On gloo with three ranks or more, the asynchronous form takes gloo's tree, whose root sends
-    more than once; the synchronous one passes x along a chain.
+    more than once; the synchronous one passes x along a chain, unless it is on a GPU.
     """
     n, rank = size_and_rank(group, src, "src")
     x = without_history(x, "broadcast")
@@ -166,8 +167,8 @@ def scatter(
 ):
     """Rank `src` cuts its x along `dim` (as reduce_scatter cuts); every rank gets its piece.
 
-    The other ranks pass None for x and, in `like`, any tensor with the whole's shape, dtype and
-    device, such as `x` of their own: nothing about the shape crosses the wire.
+    The other ranks pass None for x and, as `like`, any tensor with the whole's shape, dtype and
+    device: nothing about the shape crosses the wire.
     """
     n, rank = size_and_rank(group, src, "src")
     tensor = x if rank == src else like

@@ -1,8 +1,8 @@
 """The dense decoder: GPT-2 or Llama by its config, whole on one device, readable alone.
 
-Every later lesson cuts this model and is held against it. Its two wide layers are single products,
-`qkv` and `gate_up`, because products that share an input then also share one message about it. The
-block is in lesson 05, the model in lesson 08.
+Every later lesson cuts this model and is held against it. Products that share an input are single
+ones, `qkv` and SwiGLU's `gate_up`, so that they share one message about it as well. The block is in
+lesson 05, the model in lesson 08.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def rotate(x: Tensor, base: float, start: int | Tensor = 0) -> Tensor:
 class Cache:
     """The keys and values of the tokens so far, (b, kv heads, s, d), so that none is made twice.
 
-    `padding`, (b,): so many places on the left of each row hold no token; None: all of them do.
+    `padding`, (b,): so many places on the left of each row hold no token; None: no row is padded.
     """
 
     def __init__(self, padding: Tensor | None = None):

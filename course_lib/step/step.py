@@ -1,7 +1,7 @@
 """One optimizer step on a (dp, tp) mesh: the step that one process would take on all the rows.
 
-Losses are summed and divided once, by the tokens of all ranks and micro-batches; gradients are
-summed over dp and clipped by the norm of the logical ones. Lesson 08 derives it.
+Losses and gradients are summed, and divided once by the tokens of all replicas and micro-batches;
+gradients are summed over dp, and clipped by the norm of the logical ones. Lesson 08 derives it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def step(
 
     every = tally(total, count, stop, groups)
     check_losses(every, total, groups)
-    if len(groups) > 1 and groups[1].size() > 1:
+    if len(groups) > 1 and groups[1].size() > 1:  # tp comes first, then dp
         sum_gradients(parameters, groups[1], most=bucket_bytes)
     for p in parameters:
         if p.grad is not None:
@@ -86,7 +86,7 @@ def step(
 
 
 class Tally(NamedTuple):
-    """Sums over all ranks: losses, tokens, wishes to stop, losses that are not finite."""
+    """Sums over the replicas: losses, tokens. Ranks: that wish to stop, whose loss is not finite."""
 
     loss: float
     tokens: int
@@ -95,8 +95,8 @@ class Tally(NamedTuple):
 
 
 def tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> Tally:
-    """The sums over all ranks, in one small message an axis: what is the same on tp ranks counts on
-    the first of them, whether a rank wants to stop or has no finite loss on each."""
+    """The sums, in one small message an axis; `groups` are tp's and dp's. Loss and tokens are the
+    same on all tp ranks, so the first of them adds them; every rank adds its two flags."""
     first = not groups or groups[0].rank() == 0
     own = [loss if first else 0.0, tokens if first else 0, stop, not math.isfinite(loss)]
     numbers = torch.tensor(own, dtype=torch.float64, device=device_of(*groups))

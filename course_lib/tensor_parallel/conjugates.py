@@ -4,13 +4,13 @@ Transposing a program transposes its messages, so the verbs come in pairs, and e
 of the other. All are out of place: nothing that autograd keeps is written into. Lesson 03 derives
 the pairs.
 
-    forward                      backward
-    copy            nothing      reduce          sum over the ranks
-    reduce          sum          copy            nothing
-    split           own piece    gather          all pieces
-    gather, then replicated      split           own piece
-    gather, then sharded         reduce_scatter  own piece of the sum
-    reduce_scatter               gather          all pieces
+    forward                  gives                   backward
+    copy, copy_rows          x (nothing is sent)     reduce
+    reduce                   the sum over the ranks  copy
+    split                    own piece (not sent)    gather
+    gather, then replicated  all pieces              split
+    gather, then sharded     all pieces              reduce_scatter
+    reduce_scatter           own piece of the sum    gather
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REPLICATED, SHARDED = "replicated", "sharded"
 
 
 class _Message(Function):
-    """x to `there(x)`, and its gradient to `back(gradient)`, which is a message like the first."""
+    """x to `there(x)`, and its gradient to `back(gradient)`: the same class, the two exchanged."""
 
     @staticmethod
     def forward(ctx, x: Tensor, there: Callable, back: Callable) -> Tensor:
@@ -115,7 +115,7 @@ def reduce_scatter(
 def copy_rows(
     x: Tensor, start: int, stop: int, group: Group, *, sum_in: torch.dtype | None = None
 ) -> Tensor:
-    """f for some rows of a weight alone: those that other ranks of `group` hold as well."""
+    """`copy` for rows `start` to `stop` of a weight, which other ranks of `group` hold as well."""
     check_member(group)
     return _Message.apply(x, _same, partial(_sum_rows, group, sum_in, start, stop))
 

@@ -69,11 +69,11 @@ class CutLinear(RankModule):
 
 
 class ColumnParallelLinear(CutLinear):
-    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]: nothing is sent forward, dX is summed backward.
+    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]. Forward sends nothing, backward the sum of dX.
 
     `rows` are the spans of the dense weight's rows that this rank takes: a fused weight is cut
-    inside each of its parts. `shared` says which of the rows taken, from start to stop, other ranks
-    hold as well, and the group of those: their gradients are summed over it. `gather_output` joins
+    inside each of its parts. `shared` says which of the rows here, counted from 0, other ranks hold
+    as well, and the group of those: their gradients are summed over it too. `gather_output` joins
     Y on every rank.
     """
 

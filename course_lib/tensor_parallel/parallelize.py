@@ -1,8 +1,8 @@
 """The plan of a whole model, laid over the dense one from outside, in one visible order.
 
-`plan_of` names every linear layer that is cut; the vocabulary is cut with them. Every other
-parameter is replicated, and `check_replicas` compares it on all ranks. Lesson 05 takes a block,
-lesson 08 the model.
+`plan_of` names every linear layer of the blocks that is cut; table and head are cut with them. The
+parameters that no layer names in `sharded` are replicated, and `check_replicas` compares them on
+all ranks. Lesson 05 takes a block, lesson 08 the model.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def parallelize(
 
     Every rank brings the whole model with the same weights, and keeps its share; a model without
     numbers yet (on torch's meta device) will do, to be filled afterwards. `sequence` cuts the
-    tokens between the layers too, and then `keep` holds the gathered inputs for the backward.
-    `multiple_of` pads the vocabulary. The logits that a cut model gives are this rank's part.
+    tokens between the layers too; then `keep` holds the gathered inputs of the column-parallel
+    layers for the backward, and without it they are gathered again. `multiple_of` pads the
+    vocabulary. The logits that a cut model gives are this rank's part.
 
     torch.compile(model) works, also around the loss. A graph ends wherever ranks exchange messages,
     so fullgraph=True is refused.
@@ -84,7 +85,7 @@ def parallelize(
 
 
 def plan_of(model: GPT | Block, group: Group, holders: Group | None) -> Plan:
-    """This rank's part of every linear layer that is cut, by the layer's path in a dense model.
+    """This rank's part of every layer of the blocks that is cut, by its path in the dense model.
 
     `holders` as in `attention_plan`. Norms, positions and the biases after a sum are in no plan:
     they are replicated.
@@ -167,8 +168,8 @@ def _compare(group: Group, named: list[tuple[str, Tensor]]) -> None:
 
 
 def replicated(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that every rank holds whole: all but those of the cut layers, whose row bias
-    is whole as well."""
+    """The parameters that every rank holds whole: those that their layer does not name in
+    `sharded`. The bias of a row-parallel layer is one of them."""
     for prefix, module in model.named_modules(remove_duplicate=True):
         for name, parameter in module.named_parameters(recurse=False):
             if name not in getattr(module, "sharded", ()):

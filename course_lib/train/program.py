@@ -112,8 +112,8 @@ def one_step(
     """Lesson 08's step, with the sums over dp, the division and the clipping left to the engine:
     forward and backward of each micro-batch, then the update that one process would make."""
     total, count = 0.0, 0
-    # The loss is a sum over tokens, whose gradients float16 could not hold: both it and the tokens
-    # are divided by about their number, a power of two, which rounds nothing.
+    # float16 could not hold the gradients of a sum over tokens: the sum and the number of tokens,
+    # by which the engine divides, are both scaled by a power of two, which rounds nothing.
     divisor = 1 << (options.micro_rows * options.length).bit_length()
     for micro in range(options.accumulate):
         batch = text.next_batch()

@@ -1,10 +1,11 @@
 """ZeRO by hand: stages 1, 2 and 3 over two collectives, and nothing but the idea.
 
-Parameters lie end to end in a flat buffer; each rank owns one piece of it, and its optimizer knows
-that piece alone. The engine beside this file is the same, with messages that overlap the backward,
-16-bit training, offload and refusals. Lesson 09 derives stage 1, 10 stage 2, 11 stage 3.
-
+Parameters lie end to end in a flat buffer: one at stage 1, one for each bucket at stage 2 and for
+each unit at stage 3. A rank owns one piece of a buffer, and its optimizer knows its pieces alone.
 All parameters have one dtype, and each gets a gradient in every backward, on every rank.
+
+The engine beside this file is the same, with messages that overlap the backward, a mean over tokens
+instead of ranks, 16 bits, offload and refusals. Lesson 09 derives stage 1, 10 stage 2, 11 stage 3.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class FlatParameters:
         self.own = nn.Parameter(piece.clone() if apart else piece)
 
     def reduce(self) -> None:
-        """Add the mean over all ranks of the gradients to this rank's piece; free the gradients."""
+        """Add the ranks' mean to the gradient of this rank's piece, and free the whole gradients."""
         missing = [tuple(p.shape) for p in self.parameters if p.grad is None]
         if missing:
             raise RuntimeError(f"parameters {missing} have no gradient: {REMEDY}")
@@ -64,7 +65,7 @@ class FlatParameters:
 
 
 class Stage1:
-    """Optimizer states are cut: whole gradients are reduced and scattered once, before the step."""
+    """Optimizer states are cut: a step first reduces and scatters the whole gradients, once."""
 
     def __init__(self, model: nn.Module, optimizer: MakeOptimizer, group: Group):
         self.flat = FlatParameters(model.parameters(), group)
@@ -100,7 +101,7 @@ class Stage3:
     it, and again in its backward.
 
     `units` are modules that run one after another and return a tensor, such as a model's blocks.
-    All other parameters are one more unit, which is whole while the model runs.
+    All other parameters are one more unit, around the model's own forward and backward.
     """
 
     def __init__(
@@ -116,7 +117,8 @@ class Stage3:
         self, module: nn.Module, parameters: Iterable[nn.Parameter], group: Group
     ) -> FlatParameters:
         unit = FlatParameters(parameters, group, apart=True)
-        memory = unit.whole.untyped_storage()  # the parameters' memory, there or not
+        # Its bytes come and go. The storage stays, and with it all views: autograd's as well.
+        memory = unit.whole.untyped_storage()
         size = memory.nbytes()
 
         def gather(*_: object) -> None:
@@ -127,7 +129,7 @@ class Stage3:
         def after_forward(_module: nn.Module, _inputs: tuple, out: Tensor) -> None:
             memory.resize_(0)
             if out.requires_grad:
-                out.register_hook(gather)  # the first that the backward meets of this unit
+                out.register_hook(gather)  # here the backward meets this unit
 
         def after_backward() -> None:
             unit.reduce()
@@ -147,7 +149,7 @@ class Stage3:
 def update(optimizer: torch.optim.Optimizer, parts: Sequence[FlatParameters]) -> None:
     """A step of the optimizer on this rank's pieces; their gradients are then gone."""
     for part in parts:
-        # Never full and never sent; or sent too early, and what came later is still there.
+        # Without a gradient: not all came, so it was not sent. Left over: came after it was sent.
         if part.own.grad is None or any(p.grad is not None for p in part.parameters):
             shapes = [tuple(p.shape) for p in part.parameters]
             raise RuntimeError(f"not all of the parameters {shapes} have a gradient: {REMEDY}")
@@ -167,7 +169,7 @@ def buckets(parameters: Iterable[nn.Parameter], most: int) -> list[list[nn.Param
 
 
 def when_all_arrived(parameters: Sequence[nn.Parameter], act: Callable[[], None]) -> None:
-    """Call `act` in each backward, once all of these parameters have their gradients."""
+    """Call `act` whenever each of these parameters has got a gradient since the last call."""
     arrived: set[nn.Parameter] = set()
 
     def note(parameter: nn.Parameter) -> None:
