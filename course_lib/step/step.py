@@ -86,7 +86,7 @@ def step(
 
 
 class Tally(NamedTuple):
-    """Sums over the replicas: losses, tokens. Ranks: that wish to stop, whose loss is not finite."""
+    """Sums over the replicas: losses, tokens. Ranks that wish to stop, or have no finite loss."""
 
     loss: float
     tokens: int

@@ -41,7 +41,7 @@ class FlatParameters:
         self.own = nn.Parameter(piece.clone() if apart else piece)
 
     def reduce(self) -> None:
-        """Add the ranks' mean to the gradient of this rank's piece, and free the whole gradients."""
+        """Add the ranks' mean to the gradient of this rank's piece; free the whole gradients."""
         missing = [tuple(p.shape) for p in self.parameters if p.grad is None]
         if missing:
             raise RuntimeError(f"parameters {missing} have no gradient: {REMEDY}")
