@@ -261,7 +261,7 @@ REACHED = "where other machines reach it", "ssh -L 8888:127.0.0.1:8888"
     ("options", "told"),
     [
         (["--ServerApp.token", ""], OPEN),  # as a shell hands over --ServerApp.token ""
-        (["--config=FILE"], OPEN),
+        pytest.param(["--config=FILE"], OPEN, marks=pytest.mark.slow),
         (["--ip", "0.0.0.0"], REACHED),
     ],
 )

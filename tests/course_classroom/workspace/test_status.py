@@ -206,8 +206,12 @@ def spoil_size(file: Path) -> None:
     ("spoil", "reason"),
     [
         (os.mkfifo, "no plain file"),
-        (lambda file: file.symlink_to("/etc/passwd"), "no plain file"),
-        (lambda file: file.write_text("[" * 200_000), "no list of events"),
+        pytest.param(
+            lambda file: file.symlink_to("/etc/passwd"), "no plain file", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            lambda file: file.write_text("[" * 200_000), "no list of events", marks=pytest.mark.slow
+        ),
         (spoil_size, "larger than 50 MB"),
     ],
     ids=["a pipe", "a link", "too deep", "too large"],

@@ -10,7 +10,7 @@ from tests.course_lib.train.test_layouts import LAYOUTS, MORE
 SAME = ("held", "held_by_tier", "held_by_kind", "sent", "sent_by_axis", "sent_beside", "estimate")
 OVER_TP = {name: ["--tp", "2", *argv] for name, argv in (LAYOUTS | MORE).items()}
 OVER_TP |= LARGE
-SOME = ["2-sequence-fused", "3-wide-bf16-nvme"]
+SOME = ["3-wide-bf16-nvme"]
 AT_TWO = {
     "1-again": ["--stage", "1", "--recompute", "--dropout", "0.1"],
     "2-cpu": ["--stage", "2", "--offload", "cpu"],

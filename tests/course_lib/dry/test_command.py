@@ -41,7 +41,9 @@ def test_it_says_what_is_sent_and_held_and_what_formulas_say(capsys):
         assert found[item] == found["estimate"][item]
 
 
-@pytest.mark.parametrize("keys", [GPT2, LLAMA], ids=["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "keys", [pytest.param(GPT2, marks=pytest.mark.slow), LLAMA], ids=["gpt2", "llama"]
+)
 def test_a_config_json_is_a_model(capsys, tmp_path, keys):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(keys))

@@ -49,7 +49,7 @@ RUNS |= {
     "2-sequence-dropout": ["--tp", "4", "--stage", "2", "--sequence", *DROPOUT],
     "3-llama-shared-heads": ["--tp", "4", "--stage", "3", "--family", "llama", "--kv-heads", "2"],
 }  # fmt: skip
-SOME = ["0", "2-sequence-dropout", "3-llama-shared-heads", "2-sequence-fused", "3-wide-lent"]
+SOME = ["2-sequence-dropout", "3-llama-shared-heads", "3-wide-lent"]
 RUNS_TO_MAKE = [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in RUNS]
 
 

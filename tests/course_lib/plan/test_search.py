@@ -179,7 +179,13 @@ def dried(plan, task) -> dry.DryRun:
 
 
 @pytest.mark.parametrize(
-    ("config", "tp", "stage"), [(GPT2, 1, 2), (LLAMA, 2, 1), (GPT2, 4, 0), (LLAMA, 2, 3)]
+    ("config", "tp", "stage"),
+    [
+        (GPT2, 1, 2),
+        pytest.param(LLAMA, 2, 1, marks=pytest.mark.slow),
+        pytest.param(GPT2, 4, 0, marks=pytest.mark.slow),
+        (LLAMA, 2, 3),
+    ],
 )
 def test_a_plan_needs_and_sends_what_its_dry_run_does(config, tp, stage):
     """Of each kind the fastest: with sequence parallelism or not, states here or on the host."""

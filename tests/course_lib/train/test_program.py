@@ -150,7 +150,8 @@ def test_a_rank_killed_in_a_step_costs_the_steps_since_the_last_checkpoint(undis
     assert kept == ["latest", "step-000009", "step-000012"]
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow  # the pieces: a killed rank above, killed saves in checkpoint/test_killed.py
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_killed_in_a_save_leaves_the_checkpoint_before(undisturbed, tmp_path, rank):
     out = tmp_path / "run"
     arguments = ["--tp", 2, *SMALL, "--steps", STEPS, "--save-every", 4, "--out", out]
@@ -217,6 +218,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     assert not processes(str(out))
 
 
+@pytest.mark.slow  # every kind of full disk is in checkpoint/test_disk.py
 def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(tmp_path):
     out = tmp_path / "run"
     done = ended(ALONE, *SMALL, "--steps", 3, "--out", out)
