@@ -295,8 +295,8 @@ MUTANTS = [
     Mutant(
         "ds-check-auto-of-everybody",
         "course_lib/peers/deepspeed_config/rules/autos.py",
-        "    if dotted in TRAINERS:\n        return",
-        "    if dotted:\n        return",
+        "    if dotted in TRAINERS:\n        remedy",
+        "    if dotted:\n        remedy",
         (
             BROKEN + "test_the_mistake_is_found_and_nothing_else[auto of no program]",
             BROKEN + "test_the_mistake_is_found_and_nothing_else[auto that is a default]",

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from course_lib.peers.deepspeed_config import auto
 from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 
-TRAINER = "transformers, integrations/deepspeed.py"
+TRAINER, ACCELERATE = "transformers, integrations/deepspeed.py", "accelerate, utils/dataclasses.py"
 OF_THE_TRAINER = 'only the Trainer resolves this "auto"'
+OF_ACCELERATE = 'only Accelerate resolves this "auto"'
 LEAVE = "write a value, or leave the key out for its default"
 TRAINERS = {*auto.FILLED, *auto.SIZES}
 # TrainingArguments.optim that DeepSpeed's Adam takes the place of without a difference.
@@ -54,32 +55,30 @@ def _left(config: DeepSpeedConfig, path: tuple, key: dict, section: dict) -> Row
     if config.arguments is not None:
         why = config.auto.unresolved[dotted]
         if dotted in TRAINERS:
-            return ("hint", path, f'what this "auto" becomes is not known here: {why}',
-                    "The Trainer resolves it, once it has all that it needs.",
-                    "nothing, or name what is missing here", TRAINER)  # fmt: skip
+            message = f'what this "auto" becomes is not known here: {why}'
+            reason = "The Trainer resolves it, once it has all that it needs."
+            return ("hint", path, message, reason, "nothing, or name what is missing here", TRAINER)
         message = f'no program resolves this "auto": {why}'
         return ("error", path, message, outcome, LEAVE, TRAINER)
     if dotted in TRAINERS:
-        return ("hint", path, OF_THE_TRAINER, outcome,
-                "right under the Trainer (--args shows what it becomes); elsewhere write a value",
-                TRAINER)  # fmt: skip
+        remedy = "right under the Trainer (--args shows what it becomes); elsewhere write a value"
+        return ("hint", path, OF_THE_TRAINER, outcome, remedy, TRAINER)
     if dotted in auto.OF_ACCELERATE:
-        return ("warning" if path[-1] == "stage" else "hint", path,
-                'only Accelerate resolves this "auto"', outcome, "write a value",
-                "accelerate, utils/dataclasses.py")  # fmt: skip
-    return ("warning" if silent else "error", path, 'no program resolves this "auto"',
-            f"The Trainer fills in other keys, not this one. {outcome}", LEAVE, TRAINER,
-            ("remove",) if silent else None)  # fmt: skip
+        level, message = "warning" if path[-1] == "stage" else "hint", OF_ACCELERATE
+        return (level, path, message, outcome, "write a value", ACCELERATE)
+    level, repair = ("warning", ("remove",)) if silent else ("error", None)
+    reason = f"The Trainer fills in other keys, not this one. {outcome}"
+    return (level, path, 'no program resolves this "auto"', reason, LEAVE, TRAINER, repair)
 
 
 def _conflicts(config: DeepSpeedConfig) -> Iterator[Row]:
     """What the Trainer refuses before it begins."""
     for conflict in config.auto.conflicts:
         theirs = json.dumps(conflict.argument)
-        yield ("error", conflict.path, f"the file says {json.dumps(conflict.config)}, the argument "
-               f"{conflict.name} {theirs}",
-               "The Trainer compares the two and ends where they differ.",
-               f'write "auto", or {theirs}', TRAINER)  # fmt: skip
+        ours = f"the file says {json.dumps(conflict.config)}"
+        message = f"{ours}, the argument {conflict.name} {theirs}"
+        reason = "The Trainer compares the two and ends where they differ."
+        yield ("error", conflict.path, message, reason, f'write "auto", or {theirs}', TRAINER)
     for sentence in config.auto.refusals:
         message, _, remedy = sentence.partition("; ")
         remedy = remedy or "write the values in numbers"
@@ -94,21 +93,20 @@ def _both(config: DeepSpeedConfig, arguments: dict) -> Iterator[Row]:
     instead = f', or write lr_scheduler_type="{same}"' if same else ""
     unused = "the Trainer makes none of its own: the argument does not count."
     if isinstance(stated, dict) and optim not in ADAMS:
-        yield ("warning", "optimizer",
-               f'the file has an optimizer, and the arguments say optim="{optim}"',
-               f"With an optimizer in the file {unused}",
-               'take "optimizer" out of the file, or optim out of the arguments',
-               TRAINER)  # fmt: skip
+        message = f'the file has an optimizer, and the arguments say optim="{optim}"'
+        reason = f"With an optimizer in the file {unused}"
+        remedy = 'take "optimizer" out of the file, or optim out of the arguments'
+        yield ("warning", "optimizer", message, reason, remedy, TRAINER)
     forced = config.get("zero_force_ds_cpu_optimizer", True)
     offloaded = not config.has("optimizer") and config.device("optimizer") != "none"
     if offloaded and forced and optim not in ADAMS:
-        yield ("error", "zero_optimization.offload_optimizer",
-               f'the optimizer is offloaded, and the arguments say optim="{optim}"',
-               "DeepSpeed refuses to offload an optimizer that is not its own for the CPU.",
-               'write "zero_force_ds_cpu_optimizer": false, or take an AdamW',
-               "deepspeed/runtime/engine.py")  # fmt: skip
+        path = "zero_optimization.offload_optimizer"
+        message = f'the optimizer is offloaded, and the arguments say optim="{optim}"'
+        reason = "DeepSpeed refuses to offload an optimizer that is not its own for the CPU."
+        remedy = 'write "zero_force_ds_cpu_optimizer": false, or take an AdamW'
+        yield ("error", path, message, reason, remedy, "deepspeed/runtime/engine.py")
     if isinstance(config.stated("scheduler"), dict) and theirs not in (None, same):
-        yield ("warning", "scheduler",
-               f'the file has {kind}, and the arguments say lr_scheduler_type="{theirs}"',
-               f"With a scheduler in the file {unused}",
-               f'take "scheduler" out of the file{instead}', TRAINER)  # fmt: skip
+        message = f'the file has {kind}, and the arguments say lr_scheduler_type="{theirs}"'
+        remedy = f'take "scheduler" out of the file{instead}'
+        reason = f"With a scheduler in the file {unused}"
+        yield ("warning", "scheduler", message, reason, remedy, TRAINER)

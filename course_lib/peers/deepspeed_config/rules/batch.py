@@ -34,9 +34,10 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
         words = " × ".join(str(x) for x in (micro, steps) if x)
         words = words if micro else f"{STEPS} {words}"
         instead = ", or leave it out" if micro else ""
-        yield ("error", BATCH, f"{BATCH} {batch} is no multiple of {words}", "train batch = ranks "
-               "× micro-batch × accumulation, which no number of ranks makes of these.",
-               f"write a multiple of {divisor}{instead}")  # fmt: skip
+        message = f"{BATCH} {batch} is no multiple of {words}"
+        product = "train batch = ranks × micro-batch × accumulation"
+        reason = f"{product}, which no number of ranks makes of these."
+        yield ("error", BATCH, message, reason, f"write a multiple of {divisor}{instead}")
 
 
 def _count(config: DeepSpeedConfig, name: str) -> int | None:
@@ -48,9 +49,9 @@ def _missing(config: DeepSpeedConfig) -> Row:
     whole = len(config.value) > FRAGMENT
     message = f'neither "{BATCH}" nor "{MICRO}" is there' if config.value else "the config is empty"
     part = "" if whole else " A whole config has one; a part of one, as pages show it, need not."
-    return ("error" if whole else "hint", "", message,
-            f"DeepSpeed needs one of the two to derive the others.{part}",
-            f'add "{MICRO}"; "auto" under the Trainer')  # fmt: skip
+    reason = f"DeepSpeed needs one of the two to derive the others.{part}"
+    remedy = f'add "{MICRO}"; "auto" under the Trainer'
+    return ("error" if whole else "hint", "", message, reason, remedy)
 
 
 def _with_world(
@@ -60,8 +61,9 @@ def _with_world(
     if not isinstance(sequence, int) or sequence < 1:
         return  # values.py
     if world % sequence:
-        yield ("error", "sequence_parallel_size", f"{world} ranks are no multiple of {sequence}",
-               "Ranks that share a sequence count as one.", "let it divide the ranks")  # fmt: skip
+        message = f"{world} ranks are no multiple of {sequence}"
+        reason = "Ranks that share a sequence count as one."
+        yield ("error", "sequence_parallel_size", message, reason, "let it divide the ranks")
         return
     ranks = world // sequence
     if micro is None:
@@ -73,6 +75,6 @@ def _with_world(
     if made != batch:
         unit = micro * ranks or ranks
         right = f"write {made}, or leave {BATCH} out" if made else f"write a multiple of {unit}"
-        yield ("error", BATCH, f"{BATCH} is {batch}, and micro-batch × accumulation × ranks is "
-               f"{micro} × {steps} × {ranks} = {made}",
-               "DeepSpeed asserts that the two are equal.", right)  # fmt: skip
+        product = f"{micro} × {steps} × {ranks} = {made}"
+        message = f"{BATCH} is {batch}, and micro-batch × accumulation × ranks is {product}"
+        yield ("error", BATCH, message, "DeepSpeed asserts that the two are equal.", right)

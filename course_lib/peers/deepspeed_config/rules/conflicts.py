@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 
 CONFIG, ENGINE = "deepspeed/runtime/config.py", "deepspeed/runtime/engine.py"
-BELOW_3, STAGE_3 = "deepspeed/runtime/zero/stage_1_and_2.py", "deepspeed/runtime/zero/stage3.py"
+SOURCES = "deepspeed/runtime/zero"
+BELOW_3, STAGE_3 = f"{SOURCES}/stage_1_and_2.py", f"{SOURCES}/stage3.py"
+AUTOCAST = "deepspeed/runtime/torch_autocast.py"
+CHECKPOINTING = "deepspeed/runtime/activation_checkpointing/checkpointing.py"
 ZERO, SAMPLING = "zero_optimization", "data_efficiency.data_sampling"
 CONTIGUOUS = "activation_checkpointing.contiguous_memory_optimization"
 WIDTHS = {"fp16": "fp16", "float16": "fp16", "half": "fp16", "torch.float16": "fp16"}
@@ -29,10 +32,11 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
             if wrong:
                 yield ("error", *texts)
     if config.get("torch_autocast.enabled") is True and (width := _width(config)) != "fp32":
-        yield ("warning", "torch_autocast.enabled", f'"torch_autocast" and "{width}" are both on',
-               "The weights are already in 16 bits: what autocast would pick operation by "
-               "operation has been picked for all.", f'enable "torch_autocast" or "{width}"',
-               ENGINE)  # fmt: skip
+        message = f'"torch_autocast" and "{width}" are both on'
+        reason = "The weights are already in 16 bits: what autocast would pick operation by "
+        reason += "operation has been picked for all."
+        remedy = f'enable "torch_autocast" or "{width}"'
+        yield ("warning", "torch_autocast.enabled", message, reason, remedy, ENGINE)
     yield from _switches(config)
     yield from _offload(config)
     yield from _needed(config)
@@ -52,72 +56,84 @@ def _precision(config: DeepSpeedConfig) -> Iterator[Clash]:
     other = "bf16" if isinstance(config.stated("bf16"), dict) else "bfloat16"
     switches = ("fp16.enabled", f"{other}.enabled")
     later = max(switches, key=lambda path: config.place(config.spelled(path)))
-    yield (_on(config, "fp16") and _on(config, "bf16"), later,
-           f'"fp16" and "{other}" are both enabled',
-           "One run has one of the two; DeepSpeed asserts that not both are on.",
-           f'write false in one of them; most models today are trained in "{other}"',
-           CONFIG)  # fmt: skip
+
+    both = _on(config, "fp16") and _on(config, "bf16")
+    message = f'"fp16" and "{other}" are both enabled'
+    reason = "One run has one of the two; DeepSpeed asserts that not both are on."
+    remedy = f'write false in one of them; most models today are trained in "{other}"'
+    yield (both, later, message, reason, remedy, CONFIG)
+
     asked, width = config.get("data_types.param_dtype"), _width(config)
     meant = WIDTHS.get(asked, width) if isinstance(asked, str) else width
     left = any(config.stated(f"{name}.enabled") == "auto" for name in ("fp16", "bf16"))
-    yield (meant != width and not left, "data_types.param_dtype",
-           f'the parameters are in "{asked}", the run in {width}',
-           "The engine asserts that the two agree.",
-           f'enable "{meant}", or take param_dtype out', ENGINE)  # fmt: skip
-    for path in ("fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads",
-                 "bf16.bf16_optimizer_states"):  # fmt: skip
-        yield (config.get(path) is True and config.stage == 0, path,
-               f'"{path.partition(".")[2]}" needs a ZeRO stage of 1 to 3', ASSERTED,
-               f"set {ZERO}.stage", CONFIG)  # fmt: skip
-    alone = not config.get("bf16.bf16_master_weights_and_grads")
-    yield (config.get("bf16.bf16_optimizer_states") is True and alone, "bf16.bf16_optimizer_states",
-           '"bf16_optimizer_states" needs "bf16_master_weights_and_grads"', ASSERTED,
-           'add "bf16.bf16_master_weights_and_grads": true', CONFIG)  # fmt: skip
-    quantized = config.get(f"{ZERO}.zero_quantized_weights") is True
-    yield (config.get("torch_autocast.enabled") is True and quantized, "torch_autocast.enabled",
-           "autocast does not go with quantized weights", ASSERTED, "switch one of them off",
-           "deepspeed/runtime/torch_autocast.py")  # fmt: skip
+    differ, remedy = meant != width and not left, f'enable "{meant}", or take param_dtype out'
+    message = f'the parameters are in "{asked}", the run in {width}'
+    reason = "The engine asserts that the two agree."
+    yield (differ, "data_types.param_dtype", message, reason, remedy, ENGINE)
+
+    masters, states = "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"
+    for path in ("fp16.fp16_master_weights_and_grads", masters, states):
+        at_0 = config.get(path) is True and config.stage == 0
+        message = f'"{path.partition(".")[2]}" needs a ZeRO stage of 1 to 3'
+        yield (at_0, path, message, ASSERTED, f"set {ZERO}.stage", CONFIG)
+    alone = config.get(states) is True and not config.get(masters)
+    message = '"bf16_optimizer_states" needs "bf16_master_weights_and_grads"'
+    yield (alone, states, message, ASSERTED, f'add "{masters}": true', CONFIG)
+
+    autocast, quantized = "torch_autocast.enabled", f"{ZERO}.zero_quantized_weights"
+    both = config.get(autocast) is True and config.get(quantized) is True
+    message = "autocast does not go with quantized weights"
+    yield (both, autocast, message, ASSERTED, "switch one of them off", AUTOCAST)
+
     dynamic = _on(config, "fp16") and not config.get("fp16.loss_scale")
     for name in ("loss_scale_window", "min_loss_scale"):
-        value = config.get(f"fp16.{name}")
-        yield (dynamic and isinstance(value, int) and value <= 0, f"fp16.{name}",
-               f'"{name}" is {value}, and has to be at least 1',
-               "With a dynamic loss scale it is divided by, or is the scale's floor.",
-               f"write {config.default(f'fp16.{name}')}", "")  # fmt: skip
+        path = f"fp16.{name}"
+        value = config.get(path)
+        low = dynamic and isinstance(value, int) and value <= 0
+        message = f'"{name}" is {value}, and has to be at least 1'
+        reason = "With a dynamic loss scale it is divided by, or is the scale's floor."
+        yield (low, path, message, reason, f"write {config.default(path)}", "")
 
 
 def _reduction(config: DeepSpeedConfig) -> Iterator[Clash]:
     at_3 = config.stage == 3
     summed = str(config.get("gradient_allreduce_op", "mean")).lower() == "sum"
-    yield (summed and at_3, "gradient_allreduce_op", '"sum" does not go with stage 3',
-           "DeepSpeed refuses the two together.", 'write "mean"', CONFIG)  # fmt: skip
+    wrong, message = summed and at_3, '"sum" does not go with stage 3'
+    reason = "DeepSpeed refuses the two together."
+    yield (wrong, "gradient_allreduce_op", message, reason, 'write "mean"', CONFIG)
+
     scattered = at_3 and config.get(f"{ZERO}.reduce_scatter", True) is True
-    yield (scattered and config.get("prescale_gradients") is True, "prescale_gradients",
-           "gradients are scaled first at stage 3", "Its reduce-scatter asserts that they are not.",
-           "write false", STAGE_3)  # fmt: skip
-    factor = config.get("gradient_predivide_factor", 1.0)
-    yield (scattered and factor != 1.0, "gradient_predivide_factor",
-           "gradients are divided beforehand at stage 3", "Its reduce-scatter asserts a factor of "
-           "1.", "write 1.0", STAGE_3)  # fmt: skip
+    wrong = scattered and config.get("prescale_gradients") is True
+    message = "gradients are scaled first at stage 3"
+    reason = "Its reduce-scatter asserts that they are not."
+    yield (wrong, "prescale_gradients", message, reason, "write false", STAGE_3)
+
+    wrong = scattered and config.get("gradient_predivide_factor", 1.0) != 1.0
+    message = "gradients are divided beforehand at stage 3"
+    reason = "Its reduce-scatter asserts a factor of 1."
+    yield (wrong, "gradient_predivide_factor", message, reason, "write 1.0", STAGE_3)
 
 
 def _stages(config: DeepSpeedConfig) -> Iterator[Clash]:
     stage = config.stage
     if stage is None:
         return
-    ratio = config.get(f"{ZERO}.offload_optimizer.ratio", 1.0)
-    partly = isinstance(ratio, (int, float)) and ratio < 1
-    yield (partly and stage != 3, f"{ZERO}.offload_optimizer.ratio",
-           f"a part of the optimizer is offloaded at stage {stage}", "Only stage 3 offloads a "
-           "part.", "write 1.0, or set stage 3", "deepspeed/runtime/zero/config.py")  # fmt: skip
-    yield (stage < 3 and config.device("optimizer") == "nvme", f"{ZERO}.offload_optimizer.device",
-           f"NVMe is for stage 3 alone, and this is stage {stage}",
-           "Stages 1 and 2 offload to the CPU, whatever else the file says.",
-           'write "cpu", or set stage 3', BELOW_3)  # fmt: skip
-    normless = config.get(f"{ZERO}.compute_grad_norm") is False
-    yield (normless and stage not in (1, 2), f"{ZERO}.compute_grad_norm",
-           f"the norm is left out at stage {stage}", "Only stages 1 and 2 can do without it.",
-           "take it out", "")  # fmt: skip
+
+    ratio = config.get(path := f"{ZERO}.offload_optimizer.ratio", 1.0)
+    wrong = isinstance(ratio, (int, float)) and ratio < 1 and stage != 3
+    message = f"a part of the optimizer is offloaded at stage {stage}"
+    reason, remedy = "Only stage 3 offloads a part.", "write 1.0, or set stage 3"
+    yield (wrong, path, message, reason, remedy, f"{SOURCES}/config.py")
+
+    path, wrong = f"{ZERO}.offload_optimizer.device", config.device("optimizer") == "nvme"
+    message = f"NVMe is for stage 3 alone, and this is stage {stage}"
+    reason = "Stages 1 and 2 offload to the CPU, whatever else the file says."
+    yield (wrong and stage < 3, path, message, reason, 'write "cpu", or set stage 3', BELOW_3)
+
+    wrong = config.get(path := f"{ZERO}.compute_grad_norm") is False and stage not in (1, 2)
+    message = f"the norm is left out at stage {stage}"
+    reason = "Only stages 1 and 2 can do without it."
+    yield (wrong, path, message, reason, "take it out", "")
 
 
 # ---- a key that waits for another
@@ -133,51 +149,55 @@ def _switches(config: DeepSpeedConfig) -> Iterator[Row]:
         if off and (settings or empty):
             section, idle = ".".join(path), ", ".join(settings[:3])
             counts = f", and nothing of {idle} counts." if idle else ": the run is in 32 bits."
-            yield ("warning", path, f'"{section}" is off: it has no "enabled"',
-                   f'The default of "enabled" is false{counts}', f'add "{section}.enabled": true',
-                   inner.get("source", ""))  # fmt: skip
+            message = f'"{section}" is off: it has no "enabled"'
+            reason = f'The default of "enabled" is false{counts}'
+            remedy = f'add "{section}.enabled": true'
+            yield ("warning", path, message, reason, remedy, inner.get("source", ""))
 
 
 def _offload(config: DeepSpeedConfig) -> Iterator[Row]:
     zero = config.stated(ZERO)
     if isinstance(zero, dict) and zero and not config.has(f"{ZERO}.stage"):
         idle = ", ".join(list(zero)[:3])
-        yield ("warning", ZERO, f'"{ZERO}" has no "stage"',
-               f"By default it is 0: nothing is sharded, and nothing of {idle} counts.",
-               f'add "{ZERO}.stage"', "deepspeed/runtime/zero/config.py")  # fmt: skip
+        message, source = f'"{ZERO}" has no "stage"', f"{SOURCES}/config.py"
+        reason = f"By default it is 0: nothing is sharded, and nothing of {idle} counts."
+        yield ("warning", ZERO, message, reason, f'add "{ZERO}.stage"', source)
     for what in ("optimizer", "param"):
         section = f"{ZERO}.offload_{what}"
         value = config.stated(section)
         if isinstance(value, dict) and value and "device" not in value:
-            yield ("warning", section, f'"offload_{what}" has no "device"',
-                   'The default of "device" is "none": nothing is offloaded.',
-                   f'add "{section}.device": "cpu", or take the section out',
-                   "deepspeed/runtime/zero/offload_config.py")  # fmt: skip
+            message, source = f'"offload_{what}" has no "device"', f"{SOURCES}/offload_config.py"
+            reason = 'The default of "device" is "none": nothing is offloaded.'
+            remedy = f'add "{section}.device": "cpu", or take the section out'
+            yield ("warning", section, message, reason, remedy, source)
     devices = config.device("optimizer"), config.device("param")
     if isinstance(config.stated("aio"), dict) and "nvme" not in devices:
-        yield ("hint", "aio", '"aio" does nothing: nothing is offloaded to NVMe',
-               "It sets how files are read and written, and there is no nvme_path that says where.",
-               'take it out, or offload with "device": "nvme" and "nvme_path"',
-               "deepspeed/runtime/swap_tensor/aio_config.py")  # fmt: skip
+        message = '"aio" does nothing: nothing is offloaded to NVMe'
+        reason = "It sets how files are read and written, and there is no nvme_path that says "
+        reason += "where."
+        remedy = 'take it out, or offload with "device": "nvme" and "nvme_path"'
+        source = "deepspeed/runtime/swap_tensor/aio_config.py"
+        yield ("hint", "aio", message, reason, remedy, source)
 
 
 def _needed(config: DeepSpeedConfig) -> Iterator[Row]:
     """Settings that are asserted where they are used."""
-    needs = [(f"{ZERO}.offload_{what}.device", config.device(what) == "nvme",
-              f"{ZERO}.offload_{what}.nvme_path") for what in ("optimizer", "param")]  # fmt: skip
-    for name, needed in (("dynamic_batching", "max_tokens"),
-                         ("curriculum_learning", "curriculum_metrics")):  # fmt: skip
-        path = f"{SAMPLING}.{name}"
-        needs.append((path, config.get(f"{path}.enabled") is True, f"{path}.{needed}"))
+    needs = []
+    for what in ("optimizer", "param"):
+        path = f"{ZERO}.offload_{what}"
+        needs.append((f"{path}.device", config.device(what) == "nvme", f"{path}.nvme_path"))
+    for name in ("dynamic_batching.max_tokens", "curriculum_learning.curriculum_metrics"):
+        path = f"{SAMPLING}.{name.partition('.')[0]}"
+        needs.append((path, config.get(f"{path}.enabled") is True, f"{SAMPLING}.{name}"))
     for path, used, needed in needs:
         if used and config.get(needed) in (None, ""):
-            yield ("error", path, f'"{path.rpartition(".")[2]}" needs "{needed}"',
-                   "DeepSpeed asks for it where this is used, and stops.",
-                   f'add "{needed}"')  # fmt: skip
+            message = f'"{path.rpartition(".")[2]}" needs "{needed}"'
+            reason = "DeepSpeed asks for it where this is used, and stops."
+            yield ("error", path, message, reason, f'add "{needed}"')
     for name in ("partition_activations", "number_checkpoints"):
         needed = f"activation_checkpointing.{name}"
         if config.get(CONTIGUOUS) is True and not config.get(needed):
-            yield ("warning", CONTIGUOUS, f'"contiguous_memory_optimization" needs "{name}"',
-                   "It is asserted where DeepSpeed's own checkpointing is used; Hugging Face's "
-                   "models use torch's, and read nothing of this section.", f'add "{needed}"',
-                   "deepspeed/runtime/activation_checkpointing/checkpointing.py")  # fmt: skip
+            message = f'"contiguous_memory_optimization" needs "{name}"'
+            reason = "It is asserted where DeepSpeed's own checkpointing is used; Hugging Face's "
+            reason += "models use torch's, and read nothing of this section."
+            yield ("warning", CONTIGUOUS, message, reason, f'add "{needed}"', CHECKPOINTING)

@@ -13,19 +13,21 @@ from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 ZERO = "zero_optimization"
 ENGINE = "deepspeed/runtime/engine.py"
 # Handed to the stage 3 optimizer alone, beside whatever begins with stage3_.
-AT_3 = ("sub_group_size", "zero_hpz_partition_size", "zero_quantized_weights", "leaf_module",
-        "zero_quantized_nontrainable_weights", "memory_efficient_linear", "override_module_apply",
-        "pipeline_loading_checkpoint", "log_trace_cache_warnings", "enable_sanity_checks",
-        "save_muon_momentum_buffer_in_memory")  # fmt: skip
+AT_3 = ("sub_group_size", "zero_hpz_partition_size", "zero_quantized_weights", "leaf_module")
+AT_3 += ("zero_quantized_nontrainable_weights", "memory_efficient_linear", "override_module_apply")
+AT_3 += ("pipeline_loading_checkpoint", "log_trace_cache_warnings", "enable_sanity_checks")
+AT_3 += ("save_muon_momentum_buffer_in_memory",)
 # Handed to the optimizer of stages 1 and 2 alone.
-BELOW_3 = ("allgather_partitions", "allgather_bucket_size", "round_robin_gradients",
-           "use_multi_rank_bucket_allreduce", "ignore_unused_parameters", "parameter_alignment",
-           "elastic_checkpoint", "legacy_stage1")  # fmt: skip
-DYNAMIC = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale",
-           "consecutive_hysteresis")  # fmt: skip
-TO_FILES = {"optimizer": ("nvme_path", "pipeline_read", "pipeline_write", "fast_init",
-                          "buffer_count"),
-            "param": ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu")}  # fmt: skip
+BELOW_3 = ("allgather_partitions", "allgather_bucket_size", "round_robin_gradients")
+BELOW_3 += ("use_multi_rank_bucket_allreduce", "ignore_unused_parameters", "parameter_alignment")
+BELOW_3 += ("elastic_checkpoint", "legacy_stage1")
+DYNAMIC = ("initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale")
+DYNAMIC += ("consecutive_hysteresis",)
+TO_FILES = {
+    "optimizer": ("nvme_path", "pipeline_read", "pipeline_write", "fast_init", "buffer_count"),
+    "param": ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu"),
+}
+OUT = "take it out"
 
 
 def check(config: DeepSpeedConfig) -> Iterator[Row]:
@@ -36,13 +38,12 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
     fp16, scale = config.stated("fp16"), config.get("fp16.loss_scale")
     if isinstance(fp16, dict) and fp16.get("enabled") is True and scale:
         for name in (name for name in fp16 if name in DYNAMIC):
-            yield _idle(config, f"fp16.{name}", "with a static loss scale",
-                        f'"loss_scale" is {scale}', "take it out, or set loss_scale to 0",
-                        source="")  # fmt: skip
+            where, why = "with a static loss scale", f'"loss_scale" is {scale}'
+            yield _idle(config, f"fp16.{name}", where, why, f"{OUT}, or set loss_scale to 0")
     factor = "gradient_predivide_factor"
     if config.get("prescale_gradients") is True and config.has(factor):
-        yield _idle(config, factor, 'with "prescale_gradients"',
-                    "gradients are divided by the number of ranks at once")  # fmt: skip
+        why = "gradients are divided by the number of ranks at once"
+        yield _idle(config, factor, 'with "prescale_gradients"', why, OUT)
 
 
 def _stages(config: DeepSpeedConfig, stage: int) -> Iterator[Row]:
@@ -52,26 +53,24 @@ def _stages(config: DeepSpeedConfig, stage: int) -> Iterator[Row]:
         spelled, old = key.get("same_as", name), "deprecated" in key
         of_stage_3 = spelled.startswith("stage3_") or spelled in AT_3
         if stage == 0 and name != "stage" and key and not old:
-            yield _idle(config, path, "at stage 0", "nothing is sharded there",
-                        "take it out, or set a stage", switch=True)  # fmt: skip
+            remedy, why = f"{OUT}, or set a stage", "nothing is sharded there"
+            yield _idle(config, path, "at stage 0", why, remedy, switch=True)
         elif stage in (1, 2) and of_stage_3 and not old:
-            yield _idle(config, path, f"at stage {stage}", "only stage 3 reads it",
-                        "take it out, or set stage 3")  # fmt: skip
+            remedy = f"{OUT}, or set stage 3"
+            yield _idle(config, path, f"at stage {stage}", "only stage 3 reads it", remedy)
         elif stage == 3 and spelled in BELOW_3:
-            yield _idle(config, path, "at stage 3", "only stages 1 and 2 read it")
-    if stage == 3 and config.has(f"{ZERO}.reduce_scatter"):
-        yield ("hint", f"{ZERO}.reduce_scatter",
-               '"reduce_scatter" does not choose the collective at stage 3',
-               "Stage 3 always scatters its sums; the key switches checks.", "take it out",
-               "deepspeed/runtime/zero/stage3.py")  # fmt: skip
+            yield _idle(config, path, "at stage 3", "only stages 1 and 2 read it", OUT)
+    if stage == 3 and config.has(path := f"{ZERO}.reduce_scatter"):
+        message = '"reduce_scatter" does not choose the collective at stage 3'
+        reason = "Stage 3 always scatters its sums; the key switches checks."
+        yield ("hint", path, message, reason, OUT, "deepspeed/runtime/zero/stage3.py")
     if stage < 3 and config.device("param") in ("cpu", "nvme"):
         old = "cpu_offload_param" if config.get(f"{ZERO}.cpu_offload_param") else "offload_param"
-        yield ("error", f"{ZERO}.{old}",
-               f"parameters are offloaded, and stage {stage} has them whole on every GPU",
-               "Only stage 3 shards parameters, and only there are they offloaded; elsewhere the "
-               "section is read and nothing of it happens.",
-               f"set {ZERO}.stage to 3, or take {old} out",
-               "deepspeed/runtime/zero/offload_config.py")  # fmt: skip
+        message = f"parameters are offloaded, and stage {stage} has them whole on every GPU"
+        reason = "Only stage 3 shards parameters, and only there are they offloaded; elsewhere the "
+        reason += "section is read and nothing of it happens."
+        remedy, source = f"set {ZERO}.stage to 3, or take {old} out", "zero/offload_config.py"
+        yield ("error", f"{ZERO}.{old}", message, reason, remedy, f"deepspeed/runtime/{source}")
 
 
 def _offloads(config: DeepSpeedConfig) -> Iterator[Row]:
@@ -81,28 +80,28 @@ def _offloads(config: DeepSpeedConfig) -> Iterator[Row]:
         if not isinstance(section, dict) or section.get("device") not in ("none", "cpu"):
             continue  # nothing is idle there, or it is left to the Trainer, or wrong: values.py
         for name in section:
-            if name == "device" or config.schema.find(f"{path}.{name}") is None:
+            at = f"{path}.{name}"
+            if name == "device" or config.schema.find(at) is None:
                 continue
             if device == "none":
-                yield _idle(config, f"{path}.{name}", "without an offload", 'the device is "none"',
-                            'take it out, or set "device" to "cpu" or "nvme"',
-                            switch=True)  # fmt: skip
+                why, remedy = 'the device is "none"', f'{OUT}, or set "device" to "cpu" or "nvme"'
+                yield _idle(config, at, "without an offload", why, remedy, switch=True)
             elif name in TO_FILES[what]:
-                yield _idle(config, f"{path}.{name}", "without NVMe", 'the device is "cpu"',
-                            'take it out, or set "device" to "nvme"', switch=True)  # fmt: skip
+                why, remedy = 'the device is "cpu"', f'{OUT}, or set "device" to "nvme"'
+                yield _idle(config, at, "without NVMe", why, remedy, switch=True)
     path = f"{ZERO}.offload_optimizer.cpuadam_cores_perc"
     if config.has(path) and not config.get(f"{ZERO}.offload_optimizer.super_offload"):
-        yield _idle(config, path, 'without "super_offload"', "only that reads it")
+        yield _idle(config, path, 'without "super_offload"', "only that reads it", OUT)
 
 
 def _idle(
-    config: DeepSpeedConfig, path: str, where: str, why: str, remedy: str = "take it out", *,
-    source: str = ENGINE, switch: bool = False,
-) -> Row:  # fmt: skip
+    config: DeepSpeedConfig, path: str, where: str, why: str, remedy: str, switch: bool = False
+) -> Row:
     """`switch`: one key of the file switches this one off, with what stands beside it."""
     value, default = config.stated(path), config.default(path)
     same = value == default or value in ("auto", None) or value == {"device": "none"}
     same = same or (value is False and default is None)
-    return ("hint" if same or switch else "warning", path,
-            f'"{path.rpartition(".")[2]}" has no effect {where}', f"{why[0].upper()}{why[1:]}.",
-            remedy, source)  # fmt: skip
+    message = f'"{path.rpartition(".")[2]}" has no effect {where}'
+    source = "" if path.startswith("fp16.") else ENGINE  # fp16 has a reader of its own
+    level = "hint" if same or switch else "warning"
+    return (level, path, message, f"{why[0].upper()}{why[1:]}.", remedy, source)

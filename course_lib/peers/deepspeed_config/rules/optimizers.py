@@ -40,20 +40,21 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
         kind = section.get("type")
         entry = find(kind) if isinstance(kind, str) else None
         if kind is None:
-            yield ("error", what, f'"{what}" has no "type"', "Without a type DeepSpeed takes the "
-                   f"{what} for absent, and its parameters with it.",
-                   f'add "{what}.type", such as "{usual}"')  # fmt: skip
+            message = f'"{what}" has no "type"'
+            reason = f"Without a type DeepSpeed takes the {what} for absent, and its parameters "
+            reason += "with it."
+            yield ("error", what, message, reason, f'add "{what}.type", such as "{usual}"')
         elif entry is not None:
             yield from _required(config, what, kind, entry, section)
             yield from _optimizer(config, kind, entry) if what == "optimizer" else _rates(config)
         elif isinstance(kind, str):  # else values.py
             spelled = OWN if what == "optimizer" else {}
             near = nearest(kind, [spelled.get(name, name) for name in names])
-            yield ("error", f"{what}.type",
-                   f'"{kind}" is no {what} of DeepSpeed {config.schema.release} nor torch',
-                   "DeepSpeed looks among its own, and then in torch for a class of this name.",
-                   f'write "{near}"' if near else f"write the name of a {what} of theirs", ENGINE,
-                   ("value", near) if near else None)  # fmt: skip
+            message = f'"{kind}" is no {what} of DeepSpeed {config.schema.release} nor torch'
+            reason = "DeepSpeed looks among its own, and then in torch for a class of this name."
+            remedy = f'write "{near}"' if near else f"write the name of a {what} of theirs"
+            repair = ("value", near) if near else None
+            yield ("error", f"{what}.type", message, reason, remedy, ENGINE, repair)
 
 
 def _required(
@@ -63,48 +64,48 @@ def _required(
     if not isinstance(params, dict):
         return
     required = [name for name, key in entry["keys"].items() if key.get("required")]
-    auto = '; "auto" under the Trainer'
+    at, source = f"{what}.params" if "params" in section else what, entry.get("source", "")
     for name in required:
         if name not in params:
-            yield ("error", f"{what}.params" if "params" in section else what,
-                   f'"{kind}" needs "{name}"', "Its class has no default for it.",
-                   f'add "{what}.params.{name}"{auto if name == "total_num_steps" else ""}',
-                   entry.get("source", ""))  # fmt: skip
+            message, reason = f'"{kind}" needs "{name}"', "Its class has no default for it."
+            auto = '; "auto" under the Trainer' if name == "total_num_steps" else ""
+            yield ("error", at, message, reason, f'add "{what}.params.{name}"{auto}', source)
     if what == "scheduler" and "params" not in section and not required:
-        yield ("error", what, f'"{what}" has no "params"',
-               "DeepSpeed unpacks them for the class, and None cannot be unpacked.",
-               'add "params": {}', ENGINE)  # fmt: skip
+        reason = "DeepSpeed unpacks them for the class, and None cannot be unpacked."
+        yield ("error", what, f'"{what}" has no "params"', reason, 'add "params": {}', ENGINE)
 
 
 def _optimizer(config: DeepSpeedConfig, kind: str, entry: dict) -> Iterator[Row]:
     params = config.stated("optimizer.params")
     params = params if isinstance(params, dict) else {}
     if "max_grad_norm" in params:
-        yield ("error", "optimizer.params.max_grad_norm",
-               '"max_grad_norm" is no parameter of an optimizer here', "The engine refuses it.",
-               f'write "gradient_clipping": {params["max_grad_norm"]} at the top level', ENGINE,
-               None if config.has(CLIPPING) else ("rename", (CLIPPING,)))  # fmt: skip
+        message = '"max_grad_norm" is no parameter of an optimizer here'
+        path, reason = "optimizer.params.max_grad_norm", "The engine refuses it."
+        remedy = f'write "gradient_clipping": {params["max_grad_norm"]} at the top level'
+        repair = None if config.has(CLIPPING) else ("rename", (CLIPPING,))
+        yield ("error", path, message, reason, remedy, ENGINE, repair)
     name = kind.lower() if entry["deepspeed"] else kind
     built = _class(config, name, params, entry)
     yield from _refused(config, built, entry, params, name)
     yield from _numbers(config, params)
     if name == "lamb" and config.get("fp16.loss_scale", 0):
-        yield ("error", "fp16.loss_scale", '"Lamb" needs a dynamic loss scale',
-               "The engine asserts it.", 'write "loss_scale": 0', ENGINE)  # fmt: skip
+        message, reason = '"Lamb" needs a dynamic loss scale', "The engine asserts it."
+        yield ("error", "fp16.loss_scale", message, reason, 'write "loss_scale": 0', ENGINE)
     if not config.stage or built is None:
         return
     allowed = config.get("zero_allow_untested_optimizer") is True
     if built not in config.schema.data["suited"] and not allowed:
-        yield ("error", "optimizer.type", f'"{kind}" has not been tested with ZeRO',
-               f"At stage {config.stage} the engine refuses an optimizer that it does not know to "
-               "work on shards.", 'add "zero_allow_untested_optimizer": true, or write "AdamW"',
-               ENGINE)  # fmt: skip
+        message = f'"{kind}" has not been tested with ZeRO'
+        reason = f"At stage {config.stage} the engine refuses an optimizer that it does not know "
+        reason += "to work on shards."
+        remedy = 'add "zero_allow_untested_optimizer": true, or write "AdamW"'
+        yield ("error", "optimizer.type", message, reason, remedy, ENGINE)
     on_cpu = built.startswith("DeepSpeedCPU") or params.get("torch_adam")
     if config.device("optimizer") != "none" and not on_cpu:
-        yield ("warning", "optimizer.type",
-               f'"{kind}" is offloaded, and DeepSpeed has none of it for the CPU',
-               "Offloaded states are updated on the CPU: DeepSpeed's own Adam, Adagrad and Lion "
-               "are made for that.", 'write "AdamW"', ENGINE)  # fmt: skip
+        message = f'"{kind}" is offloaded, and DeepSpeed has none of it for the CPU'
+        reason = "Offloaded states are updated on the CPU: DeepSpeed's own Adam, Adagrad and Lion "
+        reason += "are made for that."
+        yield ("warning", "optimizer.type", message, reason, 'write "AdamW"', ENGINE)
 
 
 def _class(config: DeepSpeedConfig, name: str, params: dict, entry: dict) -> str | None:
@@ -124,21 +125,21 @@ def _refused(
     for key in params if takes is not None else ():
         if key in entry["keys"] and key not in (*takes, *own):
             others = [cls for cls, keys in entry["classes"].items() if key in keys]
-            yield ("error", f"optimizer.params.{key}",
-                   f'{built}, which is built here, takes no "{key}"',
-                   f"It is a parameter of {', '.join(others)}.",
-                   "take it out" + (', or add "torch_adam": true' if "AdamW" in others else ""),
-                   ENGINE)  # fmt: skip
+            message = f'{built}, which is built here, takes no "{key}"'
+            reason = f"It is a parameter of {', '.join(others)}."
+            remedy = "take it out" + (', or add "torch_adam": true' if "AdamW" in others else "")
+            yield ("error", f"optimizer.params.{key}", message, reason, remedy, ENGINE)
 
 
 def _numbers(config: DeepSpeedConfig, params: dict) -> Iterator[Row]:
     betas, rate = params.get("betas"), params.get("lr")
+    remedy = "write two numbers, such as [0.9, 0.999]"
     for wrong, reason in _betas(betas) if isinstance(betas, list) else ():
-        yield ("error", "optimizer.params.betas", wrong, reason,
-               "write two numbers, such as [0.9, 0.999]", ENGINE)  # fmt: skip
+        yield ("error", "optimizer.params.betas", wrong, reason, remedy, ENGINE)
     if isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate < 0:
-        yield ("error", "optimizer.params.lr", f"the learning rate is {rate}",
-               "Optimizers refuse one below 0.", "write a number above 0", ENGINE)  # fmt: skip
+        message, reason = f"the learning rate is {rate}", "Optimizers refuse one below 0."
+        remedy = "write a number above 0"
+        yield ("error", "optimizer.params.lr", message, reason, remedy, ENGINE)
 
 
 def _betas(betas: list) -> list[tuple[str, str]]:
@@ -157,18 +158,20 @@ def _rates(config: DeepSpeedConfig) -> Iterator[Row]:
     how = config.stated(f"{at}.warmup_type")
     for name, value in (("warmup_num_steps", warmup), ("total_num_steps", total)):
         if isinstance(value, int) and not isinstance(value, bool) and value <= 0:
-            yield ("error", f"{at}.{name}", f'"{name}" is {value}, and has to be at least 1',
-                   "The schedule divides by it.", "write 1 or more", SCHEDULES)  # fmt: skip
+            message = f'"{name}" is {value}, and has to be at least 1'
+            reason, remedy = "The schedule divides by it.", "write 1 or more"
+            yield ("error", f"{at}.{name}", message, reason, remedy, SCHEDULES)
     if isinstance(warmup, int) and isinstance(total, int) and 0 < total < warmup:
-        yield ("warning", f"{at}.warmup_num_steps", f"the warm-up takes {warmup} steps of {total}",
-               "The rate never reaches its top, let alone comes down.",
-               "let warmup_num_steps be the smaller", SCHEDULES)  # fmt: skip
+        message = f"the warm-up takes {warmup} steps of {total}"
+        reason = "The rate never reaches its top, let alone comes down."
+        remedy = "let warmup_num_steps be the smaller"
+        yield ("warning", f"{at}.warmup_num_steps", message, reason, remedy, SCHEDULES)
     if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
-        yield ("warning", f"{at}.warmup_min_lr",
-               f"the rate falls in the warm-up, from {low} to {high}",
-               "warmup_min_lr is where it begins, warmup_max_lr where it ends.", "exchange the two",
-               SCHEDULES)  # fmt: skip
+        message = f"the rate falls in the warm-up, from {low} to {high}"
+        reason = "warmup_min_lr is where it begins, warmup_max_lr where it ends."
+        yield ("warning", f"{at}.warmup_min_lr", message, reason, "exchange the two", SCHEDULES)
     if isinstance(how, str) and how not in ("log", "linear"):
-        yield ("warning", f"{at}.warmup_type", f'"{how}" is no type of warm-up',
-               'It is "log" or "linear"; DeepSpeed takes "log" for any other.',
-               f'write "{nearest(how, ["log", "linear"]) or "linear"}"', SCHEDULES)  # fmt: skip
+        message = f'"{how}" is no type of warm-up'
+        reason = 'It is "log" or "linear"; DeepSpeed takes "log" for any other.'
+        remedy = f'write "{nearest(how, ["log", "linear"]) or "linear"}"'
+        yield ("warning", f"{at}.warmup_type", message, reason, remedy, SCHEDULES)

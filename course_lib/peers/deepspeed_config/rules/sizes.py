@@ -93,39 +93,40 @@ def _buckets(config: DeepSpeedConfig) -> Iterator[Row]:
         bucket = config.get(f"{ZERO}.{name}")
         dear = isinstance(bucket, int) and PLENTY <= bucket <= 5 * 10**9
         if dear and (stage in (1, 2) or (stage == 3 and name.startswith("reduce"))):
-            yield ("hint", f"{ZERO}.{name}",
-                   f"this bucket takes {bucket * HALF * times / 1e9:.1f} GB of each GPU",
-                   f"{_count(bucket)} elements of 2 bytes; {why}.",
-                   "with little memory, 2e8 or less", PAGE)  # fmt: skip
+            message = f"this bucket takes {bucket * HALF * times / 1e9:.1f} GB of each GPU"
+            reason = f"{_count(bucket)} elements of 2 bytes; {why}."
+            suggestion = "with little memory, 2e8 or less"
+            yield ("hint", f"{ZERO}.{name}", message, reason, suggestion, PAGE)
     default = config.default(f"{ZERO}.reduce_bucket_size")
     unsaid = not config.has(f"{ZERO}.reduce_bucket_size") and isinstance(default, int)
     if stage and unsaid and config.get(f"{ZERO}.overlap_comm") is True:
-        yield ("hint", f"{ZERO}.overlap_comm",
-               f"overlapping takes {default * HALF * OVERLAP / 1e9:.1f} GB of each GPU",
-               f'"reduce_bucket_size" is not there, and its default is {_count(default)} elements; '
-               f"overlap_comm holds {OVERLAP:g} × their bytes.",
-               'with little memory, write "reduce_bucket_size": 2e8 or less', PAGE)  # fmt: skip
+        message = f"overlapping takes {default * HALF * OVERLAP / 1e9:.1f} GB of each GPU"
+        reason = f'"reduce_bucket_size" is not there, and its default is {_count(default)} '
+        reason += f"elements; overlap_comm holds {OVERLAP:g} × their bytes."
+        suggestion = 'with little memory, write "reduce_bucket_size": 2e8 or less'
+        yield ("hint", f"{ZERO}.overlap_comm", message, reason, suggestion, PAGE)
 
 
 def _dear(config: DeepSpeedConfig) -> Iterator[Row]:
     trained = config.has("train_batch_size") or config.has("train_micro_batch_size_per_gpu")
     bound = config.default("gradient_clipping")
     if trained and not config.has("gradient_clipping") and bound:
-        yield ("hint", "gradient_clipping", f"gradients are clipped at a norm of {bound}",
-               'There is no "gradient_clipping", and this is its default.',
-               'write it, or 0 for none; "auto" under the Trainer',
-               "deepspeed/runtime/constants.py")  # fmt: skip
+        message = f"gradients are clipped at a norm of {bound}"
+        reason = 'There is no "gradient_clipping", and this is its default.'
+        suggestion = 'write it, or 0 for none; "auto" under the Trainer'
+        source = "deepspeed/runtime/constants.py"
+        yield ("hint", "gradient_clipping", message, reason, suggestion, source)
     threshold = f"{ZERO}.stage3_param_persistence_threshold"
     if config.stage == 3 and config.get(threshold) == 0:
-        yield ("hint", threshold, "with 0 every parameter is gathered anew, the smallest too",
-               "Biases and norms are gathered one by one, each with a message's latency.",
-               'the default is 100000; the Trainer\'s "auto" is 10 × hidden size',
-               PAGE)  # fmt: skip
+        message = "with 0 every parameter is gathered anew, the smallest too"
+        reason = "Biases and norms are gathered one by one, each with a message's latency."
+        suggestion = 'the default is 100000; the Trainer\'s "auto" is 10 × hidden size'
+        yield ("hint", threshold, message, reason, suggestion, PAGE)
     scale = config.get("fp16.loss_scale")
     if isinstance(scale, (int, float)) and scale > 0 and config.get("fp16.enabled") is True:
-        yield ("hint", "fp16.loss_scale", "the loss scale is static",
-               "Where gradients overflow it is never lowered: every such step is lost.",
-               "0 finds one by itself", PAGE)  # fmt: skip
+        message, suggestion = "the loss scale is static", "0 finds one by itself"
+        reason = "Where gradients overflow it is never lowered: every such step is lost."
+        yield ("hint", "fp16.loss_scale", message, reason, suggestion, PAGE)
 
 
 def _count(value: float) -> str:

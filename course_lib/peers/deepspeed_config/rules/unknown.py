@@ -23,9 +23,9 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
     for path, key, section, _ in config.entries():
         name, dotted = path[-1], ".".join(path)
         if dotted in data["removed"]:
-            yield ("error", path, f'"{name}" was removed from DeepSpeed',
-                   f"Release {config.schema.release} refuses a config that still has it.",
-                   "take the key out", "deepspeed/runtime/config.py")  # fmt: skip
+            message, source = f'"{name}" was removed from DeepSpeed', "deepspeed/runtime/config.py"
+            reason = f"Release {config.schema.release} refuses a config that still has it."
+            yield ("error", path, message, reason, "take the key out", source)
         elif key is None and dotted in data["dropped"]:
             yield _dropped(config, path, data["dropped"][dotted], section)
         elif path == ("optimizer", "params", "max_grad_norm"):
@@ -37,9 +37,9 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
             if near is not None and near not in _holder(config, path):
                 yield _misspelt(config, path, (*path[:-1], near), section)
         elif key is not None and key.get("own"):
-            yield ("warning", path, f'"{name}" is set by the program, not by a config',
-                   "DeepSpeed writes this value itself while it runs.", "take the key out", "",
-                   ("remove",))  # fmt: skip
+            message = f'"{name}" is set by the program, not by a config'
+            reason = "DeepSpeed writes this value itself while it runs."
+            yield ("warning", path, message, reason, "take the key out", "", ("remove",))
 
 
 def _homes(config: DeepSpeedConfig) -> dict[str, list[tuple[str, ...]]]:
@@ -60,8 +60,8 @@ def _unknown(config: DeepSpeedConfig, path: tuple, section: dict, homes: dict) -
     name, near = path[-1], _nearest_here(config, path, section)
     letters = 9 if near is None else edits(name, near, 3)
     if _remark(name, close=letters <= 3) and not _refuses(section):
-        return ("hint", path, f'"{name}" is a remark, by its name',
-                "DeepSpeed never asks for it here.", "nothing, or take it out")  # fmt: skip
+        message, reason = f'"{name}" is a remark, by its name', "DeepSpeed never asks for it here."
+        return ("hint", path, message, reason, "nothing, or take it out")
     home = _home(config, path, homes.get(name, []))
     elsewhere = tuple(config.schema.data["elsewhere"].get(name, "").split("."))
     known = elsewhere[:-1] in PARAMS or config.schema.find(elsewhere) is not None
@@ -75,9 +75,9 @@ def _unknown(config: DeepSpeedConfig, path: tuple, section: dict, homes: dict) -
     if near is not None:
         near = section["keys"][near].get("same_as", near)  # as pages and the Trainer spell it
         return _misspelt(config, path, (*path[:-1], near), section)
-    return ("error" if section.get("strict") else "warning", path,
-            f'"{name}" is no key of {_where(path[:-1])}', _reason(section),
-            _instead(config, path, section))  # fmt: skip
+    level = "error" if section.get("strict") else "warning"
+    message = f'"{name}" is no key of {_where(path[:-1])}'
+    return (level, path, message, _reason(section), _instead(config, path, section))
 
 
 def _instead(config: DeepSpeedConfig, path: tuple, section: dict) -> str:
@@ -110,10 +110,11 @@ def _misspelt(config: DeepSpeedConfig, path: tuple, right: tuple, section: dict)
     sure = edits(name, right[-1], 3) <= 3 or alone or known
     sure = sure and right[-1] not in _holder(config, path) and (refused or section.get("open"))
     target = f'"{right[-1]}"' if same else f'"{right[-1]}", in {_where(right[:-1])}'
-    return ("error" if refused and not section.get("open") else "warning", path,
-            f'"{name}" is no key of {_where(path[:-1])}; did you mean {target}?', _reason(section),
-            f"{'rename it to' if same else 'write it as'} {'.'.join(right)}", "",
-            ("rename", right) if same and sure else None)  # fmt: skip
+    level = "error" if refused and not section.get("open") else "warning"
+    message = f'"{name}" is no key of {_where(path[:-1])}; did you mean {target}?'
+    suggestion = f"{'rename it to' if same else 'write it as'} {'.'.join(right)}"
+    repair = ("rename", right) if same and sure else None
+    return (level, path, message, _reason(section), suggestion, "", repair)
 
 
 def _moved(
@@ -128,16 +129,19 @@ def _moved(
     if not _refuses(section):  # then it may be the program's own, which a move would take away
         level, verb, sure = "warning", "meant", sure and isinstance(there, dict)
         reason += " Your program may read it here by itself."
-    return (level, path, f'"{name}" stands in {_where(path[:-1])}, and belongs in {_where(home)}',
-            reason, f"move it: {'.'.join(right)}", "", (verb, right) if sure else None)  # fmt: skip
+    message = f'"{name}" stands in {_where(path[:-1])}, and belongs in {_where(home)}'
+    repair = (verb, right) if sure else None
+    return (level, path, message, reason, f"move it: {'.'.join(right)}", "", repair)
 
 
 def _dropped(config: DeepSpeedConfig, path: tuple, new: str, section: dict) -> Row:
     strict, known = bool(section.get("strict")), config.schema.find(new) is not None
-    return ("error" if strict else "hint", path, f'"{path[-1]}" is a spelling of earlier releases',
-            f"Release {config.schema.release} {'refuses it' if strict else 'never asks for it'}.",
-            f"its place is taken by {new}" if known else "take the key out", "",
-            ("rename", tuple(new.split("."))) if known and not strict else None)  # fmt: skip
+    level, outcome = ("error", "refuses it") if strict else ("hint", "never asks for it")
+    message = f'"{path[-1]}" is a spelling of earlier releases'
+    reason = f"Release {config.schema.release} {outcome}."
+    suggestion = f"its place is taken by {new}" if known else "take the key out"
+    repair = ("rename", tuple(new.split("."))) if known and not strict else None
+    return (level, path, message, reason, suggestion, "", repair)
 
 
 def _home(config: DeepSpeedConfig, path: tuple, homes: list[tuple]) -> tuple | None:

@@ -33,10 +33,10 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
             continue  # unknown.py
         if "deprecated" in key:
             yield _old(config, path, key["deprecated"], value)
-        elif key.get("same_as") and _beside(config, path, key["same_as"]):
-            yield ("error", path, f'"{path[-1]}" and "{key["same_as"]}" are one key, given twice',
-                   "The model takes one of the two; which one is not promised.",
-                   f'keep "{key["same_as"]}"')  # fmt: skip
+        elif (same := key.get("same_as")) and _beside(config, path, same):
+            message = f'"{path[-1]}" and "{same}" are one key, given twice'
+            reason = "The model takes one of the two; which one is not promised."
+            yield ("error", path, message, reason, f'keep "{same}"')
         if path == ("zero_optimization",) and isinstance(value, bool):
             yield _old_zero(config, path, value)
         elif value != "auto" and path != ("datastates_ckpt",) and not _tuned(config, path, value):
@@ -47,27 +47,27 @@ def _value(config: DeepSpeedConfig, path: tuple, key: dict, value: object) -> It
     name, verdict = path[-1], judge(key, value)
     rates = key.get("type") == "union" and isinstance(value, list)
     if rates and any(part["type"] == "number" for part in key["of"]):
-        yield ("warning", path, f'"{name}" is a list, one for each parameter group',
-               "Most programs make one group, and mean one number.",
-               "write one number for all groups")  # fmt: skip
+        message = f'"{name}" is a list, one for each parameter group'
+        reason = "Most programs make one group, and mean one number."
+        yield ("warning", path, message, reason, "write one number for all groups")
     if not verdict.fits:
         yield _wrong(config, path, key, value, verdict)
     elif value is None:
         message = f'"{name}" is null: as if it were left out'
         yield ("hint", path, message, "Its default counts.", "take it out")
     elif isinstance(value, str) and value.strip()[:1] in ("[", "{"):
-        yield ("warning", path, f'"{name}" is a text that looks like a list or object',
-               "In quotes it is one name, brackets and all.",
-               "take the quotes around the brackets away")  # fmt: skip
+        message = f'"{name}" is a text that looks like a list or object'
+        reason = "In quotes it is one name, brackets and all."
+        yield ("warning", path, message, reason, "take the quotes around the brackets away")
     number = verdict.becomes if verdict.becomes is not None else value
     if isinstance(number, (int, float)) and not isinstance(number, bool) and _finite(value):
         for limit, (holds, words) in LIMITS.items():
             if limit in key and not holds(number, key[limit]):
                 checked, bound = key.get("checked"), f"{words} {_shown(key[limit])}"
-                yield ("error" if checked or limit in ("minimum", "above") else "warning", path,
-                       f'"{name}" is {_shown(number)}, and has to be {bound}',
-                       "The config model refuses it." if checked else "It has no meaning.",
-                       f"write {bound}")  # fmt: skip
+                level = "error" if checked or limit in ("minimum", "above") else "warning"
+                message = f'"{name}" is {_shown(number)}, and has to be {bound}'
+                reason = "The config model refuses it." if checked else "It has no meaning."
+                yield (level, path, message, reason, f"write {bound}")
 
 
 def _tuned(config: DeepSpeedConfig, path: tuple, value: object) -> bool:
@@ -82,22 +82,23 @@ def _wrong(config: DeepSpeedConfig, path: tuple, key: dict, value: object, verdi
     name, words, shown = path[-1], in_words(key), _shown(value)
     as_false = key.get("type") == "boolean" and not (key.get("checked") or key.get("no_null"))
     if value is None and as_false:
-        return ("warning" if key.get("default") else "hint", path,
-                f'"{name}" is null, which counts as false', "It is asked for as it is.",
-                "write true or false", "", ("value", False))  # fmt: skip
+        level, reason = "warning" if key.get("default") else "hint", "It is asked for as it is."
+        message, repair = f'"{name}" is null, which counts as false', ("value", False)
+        return (level, path, message, reason, "write true or false", "", repair)
     if value is None:
-        return ("error", path, f'"{name}" is null, and has to be {words}',
-                "null is a value here, and not the same as a key that is left out.",
-                "leave the key out for its default", "", ("remove",))  # fmt: skip
+        message = f'"{name}" is null, and has to be {words}'
+        reason = "null is a value here, and not the same as a key that is left out."
+        suggestion = "leave the key out for its default"
+        return ("error", path, message, reason, suggestion, "", ("remove",))
     if verdict.taken:
         made = verdict.becomes
         becomes = "what it expects" if made is None else _shown(made)
         # A text is read anew by each reader, and true is hardly meant as a number.
-        return ("warning" if isinstance(value, (bool, str)) else "hint", path,
-                f'"{name}" is {shown}, where {words} is expected',
-                f"DeepSpeed reads it as {becomes}; the Trainer compares it as it is.",
-                f"write {becomes}", "",
-                ("value", made) if made is not None and _finite(made) else None)  # fmt: skip
+        level = "warning" if isinstance(value, (bool, str)) else "hint"
+        message = f'"{name}" is {shown}, where {words} is expected'
+        reason = f"DeepSpeed reads it as {becomes}; the Trainer compares it as it is."
+        repair = ("value", made) if made is not None and _finite(made) else None
+        return (level, path, message, reason, f"write {becomes}", "", repair)
     meant, suggestion = _meant(key, name, value, verdict, words)
     words = "a list of two numbers" if name == "betas" else words
     sized = isinstance(value, str) and key.get("type") == "integer" and not value.strip().isdigit()
@@ -184,9 +185,10 @@ def _beside(config: DeepSpeedConfig, path: tuple, name: str) -> bool:
 
 
 def _old_zero(config: DeepSpeedConfig, path: tuple, value: bool) -> Row:
-    return ("warning", path, f'"zero_optimization" is {_shown(value)}: an old form',
-            f"DeepSpeed reads it as stage {value:d}, and warns.", f'write {{"stage": {value:d}}}',
-            "", ("value", {"stage": int(value)}))  # fmt: skip
+    message = f'"zero_optimization" is {_shown(value)}: an old form'
+    reason = f"DeepSpeed reads it as stage {value:d}, and warns."
+    suggestion, repair = f'write {{"stage": {value:d}}}', ("value", {"stage": int(value)})
+    return ("warning", path, message, reason, suggestion, "", repair)
 
 
 def _finite(value: object) -> bool:
