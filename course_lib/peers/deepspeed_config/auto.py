@@ -197,10 +197,9 @@ def _process(work: Resolved, args: Mapping, world: int, given: frozenset) -> Non
         value = values if len(names) > 1 else values[0]
         work.fill(path, value, f"{name} of the Trainer's arguments{typed}", name)
     micro, accumulate = args["per_device_train_batch_size"], args["gradient_accumulation_steps"]
-    work.fill(
-        BATCH, world * micro * accumulate, f"{world} ranks · per_device_train_batch_size {micro} · "
-        f"gradient_accumulation_steps {accumulate}", "train_batch_size (calculated)",
-    )  # fmt: skip
+    text = f"{world} ranks · per_device_train_batch_size {micro} · gradient_accumulation_steps "
+    whole, text = world * micro * accumulate, f"{text}{accumulate}"
+    work.fill(BATCH, whole, text, "train_batch_size (calculated)")
     work.fill(LOWEST, 0, "0, which no argument of the Trainer changes")
     if args["save_on_each_node"]:
         here = work.config.get("checkpoint")

@@ -110,13 +110,10 @@ class DeepSpeedConfig:
     ) -> Finding:
         """A finding at the key of `path`; by default its source is the reader of that section."""
         keys = self.spelled(path) if isinstance(path, str) else path
-        dotted = ".".join(map(str, keys))
+        where = (".".join(map(str, keys)), *self.place(keys))
         source = self.schema.source(source or self._reader(keys))
-        line, column = self.place(keys)
-        return Finding(
-            dotted, line, column, level, message, reason, source, suggestion, repair=repair,
-            keys=keys,
-        )  # fmt: skip
+        texts = (level, message, reason, source, suggestion)
+        return Finding(*where, *texts, repair=repair, keys=keys)
 
     def _reader(self, keys: tuple) -> str:
         """DeepSpeed's file that reads a key, or else the section which it stands in."""

@@ -35,8 +35,9 @@ class Fixed:
     place: Path | None = None
 
 
-def fixed(value: Mapping, findings_of: Callable[[dict], list[Finding]], first: list[Finding]
-          ) -> Fixed:  # fmt: skip
+def fixed(
+    value: Mapping, findings_of: Callable[[dict], list[Finding]], first: list[Finding]
+) -> Fixed:
     """Correct what can be corrected, and look again, until nothing is left that can be."""
     config = copy.deepcopy(dict(value))
     # What was wrong with the writing is gone once the value is written anew.

@@ -65,16 +65,13 @@ def lines(
 
 def notes(setting: Setting) -> list[str]:
     """Where FSDP2 differs from the rung, or has no equivalent of it."""
-    optimizer, parameters = setting.optimizer, setting.parameters
+    stage, optimizer, parameters = setting.stage, setting.optimizer, setting.parameters
     found = {
-        "FSDP2 shards always: with nothing sharded this is DistributedDataParallel":
-            setting.stage == 0,
+        "FSDP2 shards always: with nothing sharded this is DistributedDataParallel": stage == 0,
         "FSDP2 has no equivalent of stage 1, whose gradients stay whole until the update: "
-        "reshard_after_forward=False comes nearest, and shards the gradients too":
-            setting.stage == 1,
-        "FSDP2 has no stage 2: reshard_after_forward=False keeps parameters whole from the "
-        "forward to the backward as stage 2 does, and shards them between steps as well":
-            setting.stage == 2,
+        "reshard_after_forward=False comes nearest, and shards the gradients too": stage == 1,
+        "FSDP2 has no stage 2: reshard_after_forward=False keeps parameters whole from the forward "
+        "to the backward as stage 2 does, and shards them between steps as well": stage == 2,
         "FSDP2 does not offload the optimizer alone: CPUOffloadPolicy moves the shards of the "
         "parameters, gradients and states together": optimizer == "cpu" and parameters is None,
         "FSDP2 does not offload the parameters alone: CPUOffloadPolicy moves gradients and "
@@ -82,12 +79,10 @@ def notes(setting: Setting) -> list[str]:
         "FSDP2 has no equivalent of files (NVMe): CPUOffloadPolicy, which is written here, needs "
         "all of it in the host's memory": "nvme" in (optimizer, parameters),
         "FSDP2 frees a block after its forward and has no stage3_max_live_parameters: it needs no "
-        "more than the rung, and gathers each block twice":
-            setting.stage == 3 and not setting.lean,
+        "more than the rung, and gathers each block twice": stage == 3 and not setting.lean,
         "load the model in float32: FSDP2's shards are the master weights, and "
-        f"MixedPrecisionPolicy computes in {setting.precision}":
-            setting.master and setting.stage > 0,
-    }  # fmt: skip
+        f"MixedPrecisionPolicy computes in {setting.precision}": setting.master and stage > 0,
+    }
     return [note for note, true in found.items() if true]
 
 

@@ -17,11 +17,9 @@ TRUE = ("1", "on", "t", "true", "y", "yes")
 FALSE = ("0", "off", "f", "false", "n", "no")
 UNITS = {"k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "b": 1}
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "t": 10**12, "tb": 10**12}
-WORDS = {
-    "integer": "a whole number", "number": "a number", "boolean": "true or false", "text": "a text",
-    "path": "a text with a path", "list": "a list", "object": "an object",
-    "instance": "an object of the program's, which no JSON can give",
-}  # fmt: skip
+WORDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
+WORDS |= {"text": "a text", "path": "a text with a path", "list": "a list", "object": "an object"}
+WORDS["instance"] = "an object of the program's, which no JSON can give"
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ def train(
     if not isinstance(config, Config):
         return None
     family = "gpt2" if config.position == "learned" else "llama"
-    ours = (Config.gpt2 if family == "gpt2" else Config.llama)(
-        vocabulary=config.vocabulary, length=length, hidden=config.hidden,
-        layers=config.layers, heads=config.heads, kv_heads=config.kv_heads, inner=config.inner,
-    )  # fmt: skip
+    make = Config.gpt2 if family == "gpt2" else Config.llama
+    names = ("hidden", "layers", "heads", "kv_heads", "inner", "vocabulary")
+    sizes = {name: getattr(config, name) for name in names}
+    ours = make(length=length, **sizes)
     same = ("bias", "tied", "norm", "activation", "position")
     same += ("length",) if family == "gpt2" else ()  # a table of positions has parameters
     if config.dropout or any(getattr(ours, name) != getattr(config, name) for name in same):
@@ -37,8 +37,8 @@ def train(
     if shape_of(config).params > LIVE and setting.stage == 3 and not setting.lean:
         return None  # --fast keeps all of it, the rung less
     found = ["--family", family, "--ranks", world]
-    for name in ("hidden", "layers", "heads", "kv_heads", "inner", "vocabulary"):
-        found += [f"--{name.replace('_', '-')}", getattr(config, name)]
+    for name, size in sizes.items():
+        found += [f"--{name.replace('_', '-')}", size]
     found += ["--tp", tp] if tp > 1 else []
     found += ["--sequence"] if sequence else []
     found += ["--length", length, "--rows", setting.rows * setting.accumulate * (world // tp)]

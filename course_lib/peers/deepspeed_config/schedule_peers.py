@@ -75,10 +75,9 @@ def _decay(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivalen
     high, total = params["warmup_max_lr"], params["total_num_steps"]
     high = lr if high is None else high
     if params["warmup_min_lr"] != 0:
-        return Equivalent(
-            None, high, "None by name: it rises from warmup_min_lr and comes back to it, where "
-            "get_linear_schedule_with_warmup rises from 0 and falls to 0.",
-        )  # fmt: skip
+        words = "None by name: it rises from warmup_min_lr and comes back to it, where "
+        words += "get_linear_schedule_with_warmup rises from 0 and falls to 0."
+        return Equivalent(None, high, words)
     call = "transformers.get_linear_schedule_with_warmup"
     call += f"(optimizer, num_warmup_steps={steps}, num_training_steps={total})"
     return Equivalent(call, high, LATE, ALL_LATE)
@@ -90,11 +89,10 @@ def _cosine(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivale
         return Equivalent(None, lr, "None by name: transformers' warm-ups begin at 0.")
     call = "transformers.get_cosine_with_min_lr_schedule_with_warmup"
     call += f"(optimizer, num_warmup_steps={steps}, num_training_steps={total}, min_lr_rate={end})"
-    return Equivalent(
-        call, lr, "The warm-up comes one update later, the decay does not: the rate of the top is "
-        "left out. After the last update DeepSpeed stays at the bottom, and the other rises again.",
-        (ScheduleSpan(1, steps + 1, 1), ScheduleSpan(steps + 1, max(total, steps) + 1, 0)),
-    )  # fmt: skip
+    words = "The warm-up comes one update later, the decay does not: the rate of the top is left "
+    words += "out. After the last update DeepSpeed stays at the bottom, and the other rises again."
+    warming, after = ScheduleSpan(1, steps + 1, 1), max(total, steps) + 1
+    return Equivalent(call, lr, words, (warming, ScheduleSpan(steps + 1, after, 0)))
 
 
 def _range_test(params: Mapping[str, Any], *_: object) -> Equivalent:
@@ -116,12 +114,10 @@ def _one_cycle(params: Mapping[str, Any], *_: object) -> Equivalent:
         return Equivalent(None, low, "None: CyclicLR needs a way down.")
     call = f"{TORCH}.CyclicLR(optimizer, base_lr={low}, max_lr={high}, "
     call += f"step_size_up={up}, step_size_down={down}, cycle_momentum=False)"
-    return Equivalent(
-        call, low, "For one cycle; then CyclicLR begins anew, and DeepSpeed stays at the bottom or "
-        "decays from there. OneCycle also writes Adam's betas, the second one as 0.99. torch's "
-        "OneCycleLR takes other arguments, and its default is a cosine.",
-        (ScheduleSpan(0, int(up + down) + 1, 0),),
-    )  # fmt: skip
+    words = "For one cycle; then CyclicLR begins anew, and DeepSpeed stays at the bottom or "
+    words += "decays from there. OneCycle also writes Adam's betas, the second one as 0.99. "
+    words += "torch's OneCycleLR takes other arguments, and its default is a cosine."
+    return Equivalent(call, low, words, (ScheduleSpan(0, int(up + down) + 1, 0),))
 
 
 _OF = {

@@ -12,27 +12,20 @@ from typing import Any
 
 REQUIRED = object()
 _WARMUP = {"warmup_num_steps": 1000, "warmup_type": "log", "last_batch_iteration": -1}
+_RANGE = {"lr_range_test_min_lr": 1e-3, "lr_range_test_step_size": 2000}
+_RANGE |= {"lr_range_test_step_rate": 1.0, "lr_range_test_staircase": False}
+_CYCLE = {"cycle_min_lr": REQUIRED, "cycle_max_lr": REQUIRED, "decay_lr_rate": 0.0}
+_CYCLE |= {"cycle_first_step_size": 2000, "cycle_second_step_size": None}
+_CYCLE |= {"cycle_first_stair_count": 0, "cycle_second_stair_count": None, "decay_step_size": 0}
+_CYCLE |= {"cycle_momentum": True, "cycle_min_mom": 0.8, "cycle_max_mom": 0.9}
+_TOTAL = {"total_num_steps": REQUIRED}
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {  # with DeepSpeed's defaults
     "WarmupLR": {"warmup_min_lr": 0.0, "warmup_max_lr": None, **_WARMUP},
-    "WarmupDecayLR": {
-        "total_num_steps": REQUIRED, "warmup_min_lr": 0.0, "warmup_max_lr": 0.001, **_WARMUP,
-    },
-    "WarmupCosineLR": {
-        "total_num_steps": REQUIRED, "warmup_min_ratio": 0.0, "cos_min_ratio": 0.0001, **_WARMUP,
-    },
-    "LRRangeTest": {
-        "lr_range_test_min_lr": 1e-3, "lr_range_test_step_size": 2000,
-        "lr_range_test_step_rate": 1.0, "lr_range_test_staircase": False,
-        "last_batch_iteration": -1,
-    },
-    "OneCycle": {
-        "cycle_min_lr": REQUIRED, "cycle_max_lr": REQUIRED, "decay_lr_rate": 0.0,
-        "cycle_first_step_size": 2000, "cycle_second_step_size": None,
-        "cycle_first_stair_count": 0, "cycle_second_stair_count": None, "decay_step_size": 0,
-        "cycle_momentum": True, "cycle_min_mom": 0.8, "cycle_max_mom": 0.9, "decay_mom_rate": 0.0,
-        "last_batch_iteration": -1,
-    },
-}  # fmt: skip
+    "WarmupDecayLR": {**_TOTAL, "warmup_min_lr": 0.0, "warmup_max_lr": 0.001, **_WARMUP},
+    "WarmupCosineLR": {**_TOTAL, "warmup_min_ratio": 0.0, "cos_min_ratio": 0.0001, **_WARMUP},
+    "LRRangeTest": {**_RANGE, "last_batch_iteration": -1},
+    "OneCycle": {**_CYCLE, "decay_mom_rate": 0.0, "last_batch_iteration": -1},
+}
 
 _FIRST = {"LRRangeTest": "lr_range_test_min_lr", "OneCycle": "cycle_min_lr"}
 

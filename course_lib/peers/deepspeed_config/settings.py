@@ -22,14 +22,11 @@ LEAST = 1000  # elements of a bucket, of the smallest GPU that is spoken of
 ADAMW = {"lr": 5e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}  # the Trainer's
 CLIP = 1.0  # and its own bound of the norm
 SUB_GROUP = 10**9  # elements that the optimizer updates at a time
-FP16 = {  # a scale that is looked for, from 2^16 on
-    "enabled": True, "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16,
-    "hysteresis": 2, "min_loss_scale": 1,
-}  # fmt: skip
-AIO = {
-    "block_size": 262144, "queue_depth": 32, "intra_op_parallelism": 1, "single_submit": False,
-    "overlap_events": True,
-}  # fmt: skip
+# A scale that is looked for, from 2^16 on.
+FP16 = {"enabled": True, "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16}
+FP16 |= {"hysteresis": 2, "min_loss_scale": 1}
+AIO = {"block_size": 262144, "queue_depth": 32, "intra_op_parallelism": 1}
+AIO |= {"single_submit": False, "overlap_events": True}
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,10 @@ class Document:
     def add(
         self, kind: str, detail: str = "", line: int = 1, column: int = 1, at: tuple = ()
     ) -> None:
-        message, reason, source, suggestion = (text.format(detail) for text in SAID[kind])
-        self.findings.append(Finding(
-            ".".join(map(str, at)), line, column, "error", message, reason, source, suggestion,
-            kind, ("rewrite",) if kind in REWRITTEN else None,
-        ))  # fmt: skip
+        texts = (text.format(detail) for text in SAID[kind])  # message, reason, source, suggestion
+        repair = ("rewrite",) if kind in REWRITTEN else None
+        where = (".".join(map(str, at)), line, column)
+        self.findings.append(Finding(*where, "error", *texts, kind, repair))
 
 
 def read(path: Path) -> Document:

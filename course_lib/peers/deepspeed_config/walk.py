@@ -46,14 +46,21 @@ class WalkTask:
 
     @classmethod
     def read(
-        cls, path: Path, gpu_memory: str, host_memory: str | None, *, gpus: int, nodes: int,
-        rows: int, length: int, precision: str,
-    ) -> WalkTask:  # fmt: skip
-        for name, value, least in (
-            ("--gpus", gpus, 1), ("--nodes", nodes, 1), ("--rows", rows, 1), ("--length", length, 0)
-        ):  # fmt: skip
+        cls,
+        path: Path,
+        gpu_memory: str,
+        host_memory: str | None,
+        *,
+        gpus: int,
+        nodes: int,
+        rows: int,
+        length: int,
+        precision: str,
+    ) -> WalkTask:
+        numbers = {"gpus": (gpus, 1), "nodes": (nodes, 1), "rows": (rows, 1), "length": (length, 0)}
+        for name, (value, least) in numbers.items():
             if value < least:
-                raise ValueError(f"{name} {value} has to be {least} or more")
+                raise ValueError(f"--{name} {value} has to be {least} or more")
         check_gpus(gpus * nodes, "--gpus times --nodes,")
         if precision not in DTYPES:
             raise ValueError(f"--precision {precision} is none of {', '.join(DTYPES)}")
@@ -176,22 +183,19 @@ class Walk:
     @property
     def deepspeeds(self) -> Forecast:
         """What DeepSpeed itself is forecast to take with the settings."""
-        task, machine = self.task, self.task.machine
-        config = settings.deepspeed(self.back_up, machine, task.sizes)
-        return forecast(
-            config, task.path, machine.world, gpus=machine.gpus, length=task.length or None,
-            recompute=self.back_up.recompute,
-        )  # fmt: skip
+        task, machine, setting = self.task, self.task.machine, self.back_up
+        config = settings.deepspeed(setting, machine, task.sizes)
+        how = {"gpus": machine.gpus, "length": task.length or None, "recompute": setting.recompute}
+        return forecast(config, task.path, machine.world, **how)
 
     def as_dict(self, files: dict[str, str]) -> dict:
         rungs = [r.as_dict() | {"train": self.run_of(r)} for r in self.rungs]
         first = None if self.first is None else self.rungs.index(self.first)
-        found = {
-            "gpu_memory_bytes": self.task.machine.gpu_bytes, "gpus": self.task.machine.gpus,
-            "nodes": self.task.machine.nodes, "rows": self.task.rows, "length": self.task.length,
-            "activations": isinstance(self.task.model, Config), "rungs": rungs, "first": first,
-            "gpus_needed": self.gpus_needed, "longest": self.longest, "advice": self.advice,
-        }  # fmt: skip
+        task, machine = self.task, self.task.machine
+        found = {"gpu_memory_bytes": machine.gpu_bytes, "gpus": machine.gpus}
+        found |= {"nodes": machine.nodes, "rows": task.rows, "length": task.length}
+        found |= {"activations": isinstance(task.model, Config), "rungs": rungs, "first": first}
+        found |= {"gpus_needed": self.gpus_needed, "longest": self.longest, "advice": self.advice}
         if self.first is not None:
             more = {"rows": self.back_up.rows, "accumulate": self.back_up.accumulate}
             found |= {"back_up": more, "notes": fsdp2.notes(self.back_up), "files": files}

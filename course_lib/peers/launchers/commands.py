@@ -66,10 +66,8 @@ def free_port() -> int:
 
 def five(rank: int, world: int, port: int) -> dict[str, str]:
     """The variables that torch and DeepSpeed read, for a process without a launcher."""
-    return {
-        "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port), "RANK": str(rank),
-        "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
-    }  # fmt: skip
+    here = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
+    return here | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
 
 
 def torchrun(call: LauncherCall) -> Started:

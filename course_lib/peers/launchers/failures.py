@@ -55,10 +55,8 @@ INSTALL = {
     "MASTER_PORT is not set: start with a launcher, or set all five (commands.five)",
 }
 # How each launcher says by which signal a rank has ended.
-SIGNALS = (
-    r"exitcode +: -(\d+)", r"failed \(exitcode: -(\d+)\)", r"return code = -(\d+)",
-    r"was ended by (SIG\w+)", r"task \d+: (Killed)", r"(oom.kill)",
-)  # fmt: skip
+SIGNALS = (r"exitcode +: -(\d+)", r"failed \(exitcode: -(\d+)\)", r"return code = -(\d+)")
+SIGNALS += (r"was ended by (SIG\w+)", r"task \d+: (Killed)", r"(oom.kill)")
 
 
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)

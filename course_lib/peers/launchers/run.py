@@ -122,10 +122,8 @@ def _ended(name: str, started: Started, env: dict, folder: Path, timeout: float)
     own = started.variables if name == "by hand" else {}
     (folder / BEFORE).write_text(json.dumps({k: v for k, v in env.items() if k not in own}))
     with (folder / "said").open("wb") as said:
-        process = subprocess.Popen(
-            started.command, env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-            start_new_session=True,
-        )  # fmt: skip
+        how = {"env": env, "stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+        process = subprocess.Popen(started.command, start_new_session=True, **how)
         timed_out = False
         try:
             process.wait(timeout)

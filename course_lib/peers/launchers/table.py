@@ -53,8 +53,8 @@ def table(measured: Mapping[str, Sequence[Reported]], rows: Sequence[str] | None
     chosen = [*(x for x in WHO if x in names), *sorted(names - {*WHO})] if rows is None else rows
     lines = [["", *measured]]
     lines += [[name, *(_value(name, ranks) for ranks in measured.values())] for name in chosen]
-    passed = [" ".join(dict.fromkeys(a for r in ranks for a in r.arguments))
-              for ranks in measured.values()]  # fmt: skip
+    of_all = [[a for rank in ranks for a in rank.arguments] for ranks in measured.values()]
+    passed = [" ".join(dict.fromkeys(arguments)) for arguments in of_all]
     if any(passed):
         lines.append(["(an argument)", *(x or NOBODY for x in passed)])
     lines.append(["(processes)", *(str(len(ranks)) for ranks in measured.values())])

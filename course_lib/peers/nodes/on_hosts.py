@@ -65,10 +65,9 @@ class Starter:
         kept = {k: v for k, v in os.environ.items() if k != "GLOO_SOCKET_IFNAME"}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.host, self.folder, self.numbers = host, folder, itertools.count()
-        self.process = hosts.start(
-            host, STARTER, env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}, cwd=ROOT,
-            stdin=subprocess.PIPE, stderr=None,
-        )  # fmt: skip
+        env = {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        pipes = {"stdin": subprocess.PIPE, "stderr": None}
+        self.process = hosts.start(host, STARTER, env=env, cwd=ROOT, **pipes)
 
     def ready(self) -> None:
         """Wait until the program is imported."""

@@ -118,14 +118,14 @@ class TwoHosts:
         # The peer's namespace goes by the number that its process has inside.
         status = Path(f"/proc/{b}/status").read_text()
         inside = status.split("NSpid:")[1].splitlines()[0].split()[-1]
-        self._run(self.a, "ip", "link", "add", "to-b", "type", "veth", "peer", "name", "to-a",
-                  "netns", inside)  # fmt: skip
+        ends = ["to-b", "type", "veth", "peer", "name", "to-a"]
+        self._run(self.a, "ip", "link", "add", *ends, "netns", inside)
         for host in (self.a, self.b):
             self._run(host, "ip", "address", "add", f"{host.address}/24", "dev", host.link)
             self._run(host, "ip", "link", "set", host.link, "up")
             if self.rate is not None:
-                self._run(host, "tc", "qdisc", "add", "dev", host.link, "root", "tbf", "rate",
-                          self.rate, "burst", "256kb", "latency", "100ms")  # fmt: skip
+                bound = ["rate", self.rate, "burst", "256kb", "latency", "100ms"]
+                self._run(host, "tc", "qdisc", "add", "dev", host.link, "root", "tbf", *bound)
 
     def _keeper(self, command: list[str]) -> int:
         """Start what keeps namespaces alive; the number of the process that is inside."""
