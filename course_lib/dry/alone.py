@@ -48,11 +48,9 @@ def alone(world: int, rank: int = 0) -> Iterator[ranks.Me]:
     # Its works have a `wait` of their own, which nobody hears who listens to all waits.
     work = torch._C._distributed_c10d.FakeWork
     unheard, work.wait = work.wait, lambda work, *args: dist.Work.wait(work, *args)
+    why = "There is no other rank: shapes are computed, and no number is."
     try:
-        yield ranks.Me(
-            rank, world, rank, world, "fake", torch.device("meta"), TIMEOUT,
-            "There is no other rank: shapes are computed, and no number is.",
-        )  # fmt: skip
+        yield ranks.Me(rank, world, rank, world, "fake", torch.device("meta"), TIMEOUT, why)
     finally:
         work.wait = unheard
         dist.destroy_process_group()

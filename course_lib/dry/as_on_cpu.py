@@ -56,9 +56,7 @@ def _attention(
 ) -> Tensor:
     mask = None if attn_mask is None else _on_cpu(attn_mask)
     more = {"scale": scale, "enable_gqa": enable_gqa}
-    chosen = torch._fused_sdp_choice(
-        *map(_on_cpu, (q, k, v)), mask, dropout_p, is_causal, **more
-    )  # fmt: skip
+    chosen = torch._fused_sdp_choice(*map(_on_cpu, (q, k, v)), mask, dropout_p, is_causal, **more)
     if chosen != SDPBackend.FLASH_ATTENTION.value:
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **more)
     if attn_mask is not None and attn_mask.dtype == torch.bool:  # the kernel adds it to the scores

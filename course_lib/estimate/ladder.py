@@ -41,15 +41,15 @@ class Rung:
 
     def as_dict(self) -> dict:
         needs, how = self.needs, self.setting
-        return {
-            "rung": self.name, "fits": self.fits, "rows": how.rows, "accumulate": how.accumulate,
-            "recompute": how.recompute, "stage": how.stage, "precision": how.precision,
-            "offload_optimizer": how.optimizer or "none", "offload_param": how.parameters or "none",
-            "lean": how.lean, "gpu_bytes": needs.gpu, "activation_bytes": needs.activations,
-            "host_bytes": needs.host, "disk_bytes": needs.disk, "saves_bytes": self.saves,
-            "sent_bytes": needs.sent, "down_bytes": needs.down, "up_bytes": needs.up,
-            "read_bytes": needs.read, "written_bytes": needs.written, "recomputed": self.again,
-        }  # fmt: skip
+        found = {"rung": self.name, "fits": self.fits, "rows": how.rows}
+        found |= {"accumulate": how.accumulate, "recompute": how.recompute, "stage": how.stage}
+        found |= {"precision": how.precision, "offload_optimizer": how.optimizer or "none"}
+        found |= {"offload_param": how.parameters or "none", "lean": how.lean}
+        found |= {"gpu_bytes": needs.gpu, "activation_bytes": needs.activations}
+        found |= {"host_bytes": needs.host, "disk_bytes": needs.disk, "saves_bytes": self.saves}
+        found |= {"sent_bytes": needs.sent, "down_bytes": needs.down, "up_bytes": needs.up}
+        found |= {"read_bytes": needs.read, "written_bytes": needs.written}
+        return found | {"recomputed": self.again}
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,6 @@ def _of_shape(shape: Shape, setting: Setting, machine: Nodes) -> Needs:
         up = own if setting.parameters is None else own * gathers
     if setting.optimizer == "nvme":
         read = disk + (up if setting.parameters == "nvme" else 0)
-    return Needs(
-        device, None, host * machine.gpus, disk * machine.gpus, round(times * phi * (n - 1) / n),
-        down, up, read, disk if setting.optimizer == "nvme" else 0,
-    )  # fmt: skip
+    sent, written = round(times * phi * (n - 1) / n), disk if setting.optimizer == "nvme" else 0
+    host, disk = host * machine.gpus, disk * machine.gpus
+    return Needs(device, None, host, disk, sent, down, up, read, written)

@@ -96,10 +96,9 @@ def words_of(plan: Plan, model: Model, length: int) -> list[str] | None:
     if model.config is None:
         return None
     place, config = plan.place, model.config.changed(dropout=0.0, attention_dropout=0.0)
-    words = ours.train(
-        config.changed(length=length) if config.position == "learned" else config,
-        length, place.world, plan.setting, tp=place.tp, sequence=place.sequence,
-    )  # fmt: skip
+    shape = config.changed(length=length) if config.position == "learned" else config
+    how = {"tp": place.tp, "sequence": place.sequence}
+    words = ours.train(shape, length, place.world, plan.setting, **how)
     if words is not None and config.vocabulary > FEW_WORDS:
         words += ["--corpus-bytes", str(ALL_BYTES)]
     return words

@@ -103,14 +103,16 @@ def python(plan: Plan, model: Model, length: int, comments: Sequence[str]) -> st
     cast = replicated and setting.master
     keys = {name: value for name, value in model.keys.items() if name not in OF_A_FILE}
     keys |= {"use_cache": False}
+    sizes = {"dp": place.dp, "tp": place.tp, "rows": setting.rows, "length": length}
     return HEAD.format(
         comments="".join(f"# {line}\n" for line in comments).rstrip("\n"),
         imports="\n".join(line for line in imports if line != "import torch"),
         tp_import=OF_TP if place.tp > 1 else "",
-        dp=place.dp, tp=place.tp, rows=setting.rows, accumulate=setting.accumulate, length=length,
+        accumulate=setting.accumulate,
         config=json.dumps(keys, indent=2).replace("\\", "\\\\"),
         body="\n".join(f"    {line}".rstrip() for line in lines),
         to_device=".to(kind)" if replicated else "",
         sync=f"            {sync}",
         context=f"torch.autocast(kind, torch.{setting.precision})" if cast else PLAIN,
-    )  # fmt: skip
+        **sizes,
+    )

@@ -63,35 +63,33 @@ def remarks(found: Search) -> list[str]:
 
 def plan_dict(task: Task, plan: Plan) -> dict:
     setting, place, needs = plan.setting, plan.place, plan.needs
-    return {
-        "name": plan.name, "tp": place.tp, "sequence": place.sequence, "dp": place.dp,
-        "stage": setting.stage, "offload_optimizer": setting.optimizer or "none",
-        "offload_param": setting.parameters or "none", "recompute": setting.recompute,
-        "rows": setting.rows, "accumulate": setting.accumulate, "precision": setting.precision,
-        "gpu_bytes": needs.gpu, "activation_bytes": needs.activations, "host_bytes": needs.host,
-        "disk_bytes": needs.disk, "seconds": plan.seconds.as_dict(),
-        "tokens_per_second": task.tokens / plan.seconds.total,
-        "cost_per_billion_tokens": task.cost(plan.seconds.total),
-    }  # fmt: skip
+    found = {"name": plan.name, "tp": place.tp, "sequence": place.sequence, "dp": place.dp}
+    found |= {"stage": setting.stage, "offload_optimizer": setting.optimizer or "none"}
+    found |= {"offload_param": setting.parameters or "none", "recompute": setting.recompute}
+    found |= {"rows": setting.rows, "accumulate": setting.accumulate}
+    found |= {"precision": setting.precision, "gpu_bytes": needs.gpu}
+    found |= {"activation_bytes": needs.activations, "host_bytes": needs.host}
+    found |= {"disk_bytes": needs.disk, "seconds": plan.seconds.as_dict()}
+    found["tokens_per_second"] = task.tokens / plan.seconds.total
+    return found | {"cost_per_billion_tokens": task.cost(plan.seconds.total)}
 
 
 def as_dict(found: Search, top: int, written: list[str] | None = None) -> dict:
     """What --json prints; `plans` are the first `top` of `fits`."""
-    task, told = found.task, advice(found)
-    return {
-        "params": task.model.shape.params, "model_type": task.model.kind,
-        "activations": task.model.config is not None, "machine": task.machine.as_dict(),
-        "constants": {"reach": task.constants.reach, "spread": task.constants.spread},
-        "gpus": task.gpus, "tokens": task.tokens, "length": task.length,
-        "precision": task.precision, "considered": found.considered, "fits": len(found.plans),
-        "plans": [plan_dict(task, plan) for plan in found.plans[:top]],
-        "fallen": [
-            {"reason": reason, "count": one.count, "example": one.example}
-            for reason, one in found.fallen.items()
-        ],
-        "advice": None if told is None else told._asdict(), "remarks": remarks(found),
-        "written": written or [],
-    }  # fmt: skip
+    task, model, told = found.task, found.task.model, advice(found)
+    plans = [plan_dict(task, plan) for plan in found.plans[:top]]
+    fallen = [
+        {"reason": reason, "count": one.count, "example": one.example}
+        for reason, one in found.fallen.items()
+    ]
+    shown = {"params": model.shape.params, "model_type": model.kind}
+    shown |= {"activations": model.config is not None, "machine": task.machine.as_dict()}
+    shown["constants"] = {"reach": task.constants.reach, "spread": task.constants.spread}
+    shown |= {"gpus": task.gpus, "tokens": task.tokens, "length": task.length}
+    shown |= {"precision": task.precision, "considered": found.considered}
+    shown |= {"fits": len(found.plans), "plans": plans, "fallen": fallen}
+    shown |= {"advice": None if told is None else told._asdict(), "remarks": remarks(found)}
+    return shown | {"written": written or []}
 
 
 # ---- where nothing fits

@@ -180,10 +180,8 @@ def settings(task: Task, found: Search, place: Place, micro: int) -> Iterator[Se
         for stage, optimizer, parameters in WAYS:
             if task.stage not in (None, stage):
                 continue
-            setting = Setting(
-                1, recompute=recompute, stage=stage, optimizer=optimizer, parameters=parameters,
-                lean=stage == 3, precision=task.precision,
-            )  # fmt: skip
+            away = {"optimizer": optimizer, "parameters": parameters, "precision": task.precision}
+            setting = Setting(1, recompute=recompute, stage=stage, lean=stage == 3, **away)
             if stage and place.dp == 1 and optimizer is None:
                 why = f"stage {stage} shards over replicas, and dp 1 is a single one"
                 found.drop("a stage without replicas", micro, why)

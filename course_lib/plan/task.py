@@ -115,9 +115,17 @@ class Task:
 
     @classmethod
     def of(
-        cls, model: Model, machine: Machine, constants: Constants, *, gpus: int = 0,
-        tokens: int = 0, length: int = 0, precision: str | None = None, **more: object,
-    ) -> Task:  # fmt: skip
+        cls,
+        model: Model,
+        machine: Machine,
+        constants: Constants,
+        *,
+        gpus: int = 0,
+        tokens: int = 0,
+        length: int = 0,
+        precision: str | None = None,
+        **more: object,
+    ) -> Task:
         """With 0 or None for what is to be as usual: one node, eight sequences a GPU, the model's
         longest sequence, the machine's precision."""
         for name, value in (("--gpus", gpus), ("--tokens", tokens), ("--length", length)):

@@ -36,14 +36,12 @@ class Bar:
 
     @property
     def config(self) -> Config:
-        return Config.gpt2(
-            vocabulary=VOCABULARY, length=LENGTH, hidden=self.hidden, layers=self.layers,
-            heads=self.heads, recompute=True,
-        )  # fmt: skip
+        sizes = {"hidden": self.hidden, "layers": self.layers, "heads": self.heads}
+        return Config.gpt2(vocabulary=VOCABULARY, length=LENGTH, recompute=True, **sizes)
 
 
-MODELS = (("1.2B", 1536, 16, 40, 1), ("2.5B", 1920, 20, 54, 2), ("4.2B", 2304, 24, 64, 4),
-          ("8.3B", 3072, 32, 72, 8))  # fmt: skip
+MODELS = (("1.2B", 1536, 16, 40, 1), ("2.5B", 1920, 20, 54, 2))
+MODELS += (("4.2B", 2304, 24, 64, 4), ("8.3B", 3072, 32, 72, 8))
 ALONE = tuple(
     Bar(*model, 1, percent) for model, percent in zip(MODELS, (100, 95, 82, 77), strict=True)
 )
@@ -65,12 +63,11 @@ def dgx_2h() -> Machine:
     """16 V100 on NVSwitch, 150 GB/s each in one direction, and 8 InfiniBand links of 100 Gb/s a
     node. Products have the rate with which the smallest model comes to 39 TFLOP/s on one GPU, when
     what is no product runs at the memory's 900 GB/s."""
-    machine = Machine(
-        "DGX-2H", 16, 32 * 10**9, (Rate(16, 1.0, 900e9),), Link(150e9, NVLINK),
-        Link(8 * 12.5e9, NETWORK), host=16e9, host_memory=1536 * 10**9, host_moved=256e9,
-        peak=125e12, single=15.7e12, precision="float16",
-        source="NVIDIA, DGX-2H and Tesla V100 data sheets",
-    )  # fmt: skip
+    rates, links = (Rate(16, 1.0, 900e9),), (Link(150e9, NVLINK), Link(8 * 12.5e9, NETWORK))
+    host = {"host": 16e9, "host_memory": 1536 * 10**9, "host_moved": 256e9}
+    peaks = {"peak": 125e12, "single": 15.7e12, "precision": "float16"}
+    source = "NVIDIA, DGX-2H and Tesla V100 data sheets"
+    machine = Machine("DGX-2H", 16, 32 * 10**9, rates, *links, **host, **peaks, source=source)
     first = costs_of(ALONE[0])
     endless = machine.changed(rates=(Rate(16, float("inf"), 900e9),))
     left = first.passes.flops / BASELINE - step_seconds(first, endless, Constants()).total

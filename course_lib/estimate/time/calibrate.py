@@ -167,11 +167,10 @@ def machine(
         rates.append(_rate(seconds, "together", world, *sample(like)))
         inside, halves = (_link(seconds, name, world) for name in ("sum", "halves"))
     moved = rates[-1].moved
-    return Machine(
-        "this machine", cores, memory, tuple(rates), inside, host=moved, host_moved=moved * cores,
-        host_memory=memory * cores, cores=cores, overlaps=False, precision="float32",
-        source="measured by course_lib.estimate.time.calibrate", halves=halves,
-    )  # fmt: skip
+    host = {"host": moved, "host_moved": moved * cores, "host_memory": memory * cores}
+    host |= {"cores": cores, "overlaps": False, "precision": "float32", "halves": halves}
+    source, rates = "measured by course_lib.estimate.time.calibrate", tuple(rates)
+    return Machine("this machine", cores, memory, rates, inside, **host, source=source)
 
 
 def _link(seconds: Mapping[str, float], name: str, world: int) -> Link:

@@ -63,10 +63,8 @@ class ModelCounts:
         # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
         self.config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
         self.outline = outline_of_rank(self.config, place.tp, dtype=setting.dtype)
-        self.held = states(
-            self.outline, stage=setting.stage, n=place.dp, rank=rank, precision=setting.precision,
-            offload=setting.offload,
-        )  # fmt: skip
+        how = {"precision": setting.precision, "offload": setting.offload}
+        self.held = states(self.outline, stage=setting.stage, n=place.dp, rank=rank, **how)
         self._known: dict[tuple[Callable, int], Mapping[str, float]] = {}
 
     def peak(self, setting: Setting, place: Place, length: int) -> int:
@@ -127,16 +125,13 @@ def costs(
         over_tp = {"all_reduce": (summed, sums), "halves": (sent - summed, halves)}
     over_dp, moved = counted.dp_bytes(k), counted.moved(k)
     own = held.partition.numel / (place.dp if setting.stage else 1)
-    return Costs(
-        place, setting.stage, k,
-        passes(config, setting.rows, length, tp=place.tp, **cut),
-        over_tp,
-        {verb: (size, _messages(verb, size, place, held)) for verb, size in over_dp.items()},
-        _last(over_dp, place, held),
-        update_bytes(own, width=setting.width, master=setting.master),
-        away=setting.optimizer is not None, down=moved["down"], up=moved["up"],
-        fetches=setting.parameters is not None, files=moved["read"] + moved["written"],
-    )  # fmt: skip
+    messages = {verb: (size, _messages(verb, size, place, held)) for verb, size in over_dp.items()}
+    work = passes(config, setting.rows, length, tp=place.tp, **cut)
+    updated = update_bytes(own, width=setting.width, master=setting.master)
+    tiers = {"down": moved["down"], "up": moved["up"], "files": moved["read"] + moved["written"]}
+    tiers |= {"away": setting.optimizer is not None, "fetches": setting.parameters is not None}
+    over = (over_tp, messages, _last(over_dp, place, held))
+    return Costs(place, setting.stage, k, work, *over, updated, **tiers)
 
 
 def costs_of_number(
@@ -150,13 +145,12 @@ def costs_of_number(
     verb = "all_reduce" if setting.stage == 0 else "reduce_scatter"
     dp = {verb: (sent, 1)} if sent else {}
     own = shape.params / (place.dp if setting.stage else 1)
-    return Costs(
-        place, setting.stage, setting.accumulate, Passes(forward, backward), {}, dp,
-        min(sent, 2.0 * shape.largest_layer * setting.width),
-        update_bytes(own, width=setting.width, master=setting.master),
-        away=setting.optimizer is not None, down=needs.down, up=needs.up,
-        fetches=setting.parameters is not None, files=needs.read + needs.written,
-    )  # fmt: skip
+    work, last = Passes(forward, backward), min(sent, 2.0 * shape.largest_layer * setting.width)
+    updated = update_bytes(own, width=setting.width, master=setting.master)
+    tiers = {"down": needs.down, "up": needs.up, "files": needs.read + needs.written}
+    tiers |= {"away": setting.optimizer is not None, "fetches": setting.parameters is not None}
+    times = setting.accumulate
+    return Costs(place, setting.stage, times, work, {}, dp, last, updated, **tiers)
 
 
 def tp_messages(config: Config, place: Place) -> tuple[int, int]:

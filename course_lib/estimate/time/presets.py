@@ -22,41 +22,36 @@ NUMBERS = ("gpus", "memory", "host", "host_memory", "host_moved", "disk", "cores
 
 def dgx_a100() -> Machine:
     """312 TFLOP/s in 16 bits, 2039 GB/s; NVLink 3, 300 GB/s one way; 8 links of 200 Gb/s."""
-    return Machine(
-        "DGX A100 80 GB", 8, 80 * GB, (Rate(8, 312 * TERA * 0.5, 2039 * GB),),
-        Link(300 * GB, NVLINK), Link(200 * GB, NETWORK), host=25 * GB, host_memory=2000 * GB,
-        host_moved=400 * GB, peak=312 * TERA, single=19.5 * TERA,
-        source="NVIDIA, DGX A100 data sheet",
-    )  # fmt: skip
+    rates, source = (Rate(8, 312 * TERA * 0.5, 2039 * GB),), "NVIDIA, DGX A100 data sheet"
+    links = Link(300 * GB, NVLINK), Link(200 * GB, NETWORK)
+    host = {"host": 25 * GB, "host_memory": 2000 * GB, "host_moved": 400 * GB}
+    peaks = {"peak": 312 * TERA, "single": 19.5 * TERA}
+    return Machine("DGX A100 80 GB", 8, 80 * GB, rates, *links, **host, **peaks, source=source)
 
 
 def hgx_h100() -> Machine:
     """989 TFLOP/s in 16 bits, 3350 GB/s; NVLink 4, 450 GB/s one way; 8 links of 400 Gb/s."""
-    return Machine(
-        "HGX H100", 8, 80 * GB, (Rate(8, 989 * TERA * 0.45, 3350 * GB),),
-        Link(450 * GB, NVLINK), Link(400 * GB, NETWORK), host=55 * GB, host_memory=2000 * GB,
-        host_moved=600 * GB, peak=989 * TERA, single=67 * TERA,
-        source="NVIDIA, H100 SXM data sheet",
-    )  # fmt: skip
+    rates, source = (Rate(8, 989 * TERA * 0.45, 3350 * GB),), "NVIDIA, H100 SXM data sheet"
+    links = Link(450 * GB, NVLINK), Link(400 * GB, NETWORK)
+    host = {"host": 55 * GB, "host_memory": 2000 * GB, "host_moved": 600 * GB}
+    peaks = {"peak": 989 * TERA, "single": 67 * TERA}
+    return Machine("HGX H100", 8, 80 * GB, rates, *links, **host, **peaks, source=source)
 
 
 def hgx_h200() -> Machine:
     """An H100 with 141 GB at 4800 GB/s."""
-    return hgx_h100().changed(
-        name="HGX H200", memory=141 * GB, source="NVIDIA, H200 SXM data sheet",
-        rates=(Rate(8, 989 * TERA * 0.45, 4800 * GB),),
-    )  # fmt: skip
+    rates, source = (Rate(8, 989 * TERA * 0.45, 4800 * GB),), "NVIDIA, H200 SXM data sheet"
+    return hgx_h100().changed(name="HGX H200", memory=141 * GB, rates=rates, source=source)
 
 
 def workstation() -> Machine:
     """Two RTX 4090: 165 TFLOP/s in 16 bits with sums in 32, 1008 GB/s; PCIe 4 x16, 32 GB/s one
     way, and no peer access: each message goes through the host, which takes it twice."""
-    return Machine(
-        "workstation, 2 x 24 GB", 2, 24 * GB, (Rate(2, 165 * TERA * 0.5, 1008 * GB),),
-        Link(16 * GB, 2 * PCIE), host=25 * GB, host_memory=128 * GB, host_moved=80 * GB,
-        peak=165 * TERA, single=82.6 * TERA,
-        source="NVIDIA, Ada architecture white paper; PCI-SIG",
-    )  # fmt: skip
+    name, rates = "workstation, 2 x 24 GB", (Rate(2, 165 * TERA * 0.5, 1008 * GB),)
+    host = {"host": 25 * GB, "host_memory": 128 * GB, "host_moved": 80 * GB}
+    peaks = {"peak": 165 * TERA, "single": 82.6 * TERA}
+    source, link = "NVIDIA, Ada architecture white paper; PCI-SIG", Link(16 * GB, 2 * PCIE)
+    return Machine(name, 2, 24 * GB, rates, link, **host, **peaks, source=source)
 
 
 def laptop() -> Machine:
@@ -66,11 +61,10 @@ def laptop() -> Machine:
     rates = tuple(
         Rate(ranks, 0.5 * 96 * GB * cores / ranks, 51.2 * GB / ranks) for ranks in (1, 2, cores)
     )
-    return Machine(
-        "laptop CPU", cores, 4 * GB, rates, Link(2 * GB, LOOPBACK), host=10 * GB,
-        host_memory=16 * GB, host_moved=25 * GB, cores=cores, overlaps=False,
-        precision="float32", source="Intel, AVX2; JEDEC, DDR4-3200",
-    )  # fmt: skip
+    host = {"host": 10 * GB, "host_memory": 16 * GB, "host_moved": 25 * GB}
+    how = {"cores": cores, "overlaps": False, "precision": "float32"}
+    source, link = "Intel, AVX2; JEDEC, DDR4-3200", Link(2 * GB, LOOPBACK)
+    return Machine("laptop CPU", cores, 4 * GB, rates, link, **host, **how, source=source)
 
 
 PRESETS: dict[str, Callable[[], Machine]] = {

@@ -19,8 +19,6 @@ from course_lib.extras.quantization.linear import (
 )
 from course_lib.extras.quantization.llm_int8 import THRESHOLD, int8_product, outlier_columns
 
-__all__ = [
-    "THRESHOLD", "FourBit", "Int8", "Quantized", "QuantizedLinear", "Scaled", "awq",
-    "check_quantized", "dequantize", "gptq", "hessian", "inputs_of", "int8_product", "linears",
-    "outlier_columns", "quantize_4bit", "quantize_int8", "quantize_model",
-]  # fmt: skip
+__all__ = ["THRESHOLD", "FourBit", "Int8", "Quantized", "QuantizedLinear", "Scaled", "awq"]
+__all__ += ["check_quantized", "dequantize", "gptq", "hessian", "inputs_of", "int8_product"]
+__all__ += ["linears", "outlier_columns", "quantize_4bit", "quantize_int8", "quantize_model"]
