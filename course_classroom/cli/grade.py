@@ -25,12 +25,12 @@ WARNING = (
     "bounds of time, memory and processes: use an account or a container made for it "
     "(docs/instructors.md)."
 )
+SUBMISSIONS = "STUDENT/LESSON/NOTEBOOK.ipynb, STUDENT/NOTEBOOK.ipynb or STUDENT.ipynb below it."
 
 
 @app.command()
 def grade(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="STUDENT/LESSON/NOTEBOOK.ipynb, "
-                      "STUDENT/NOTEBOOK.ipynb or STUDENT.ipynb below it.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help=SUBMISSIONS)],
     lesson: Annotated[str, typer.Option(help="Only this lesson, such as 01.")] = "",
     csv: Annotated[Path, typer.Option(help="Where the rows are written.")] = Path("grades.csv"),
     as_json: Json = False,
@@ -39,7 +39,7 @@ def grade(
     sandboxed: Annotated[
         bool, typer.Option("--sandboxed", envvar="COURSE_SANDBOX", help="This is a sandbox.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Grade every submission below DIR: a table, and a CSV with a row a student and exercise.
 
     It runs strangers' code. What counts is exercises/ and the checks; solutions/ is not needed.

@@ -51,10 +51,9 @@ def ladder(
     from course_lib.peers.deepspeed_config import walk
 
     try:
-        task = walk.WalkTask.read(
-            config, gpu_memory, host_memory, gpus=gpus, nodes=nodes, rows=rows, length=length,
-            precision=precision,
-        )  # fmt: skip
+        how = {"gpus": gpus, "nodes": nodes, "rows": rows, "length": length}
+        memory = (gpu_memory, host_memory)
+        task = walk.WalkTask.read(config, *memory, precision=precision, **how)
         result = walk.walk(task)
         files = walk.files_of(result, trainer=trainer, nvme_path=nvme_path)
         written = [] if write is None else walk.leave(files, write)

@@ -73,10 +73,8 @@ def plan(
     try:
         model = Model.read(config)
         known = _machine(machine, calibrate, model, gpus)
-        task = Task.of(
-            model, known, presets.constants(known), gpus=gpus, tokens=tokens, length=length,
-            precision=precision, price=price,
-        )  # fmt: skip
+        how = {"gpus": gpus, "tokens": tokens, "length": length, "precision": precision}
+        task = Task.of(model, known, presets.constants(known), price=price, **how)
         found = search(task)
         written = _written(found, emit, choose, out)
     except (ValueError, OSError) as error:

@@ -32,10 +32,9 @@ def show(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[st
     table = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for i, column in enumerate(columns):
         widest = max(map(len, [column.name, *(row[i] for row in rows)]))
-        table.add_column(
-            column.name, justify="right" if column.right else "left",
-            min_width=None if column.wraps else widest, ratio=1 if column.wraps else None,
-        )  # fmt: skip
+        side, ratio = "right" if column.right else "left", 1 if column.wraps else None
+        least = None if column.wraps else widest
+        table.add_column(column.name, justify=side, min_width=least, ratio=ratio)
     for row in rows:
         table.add_row(*map(Text, row))
     wide = console.options.update(max_width=10_000)
@@ -45,7 +44,7 @@ def show(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[st
     for row in rows:
         cells = [(column, cell) for column, cell in zip(columns, row, strict=True) if cell != NONE]
         name = " ".join(cell for column, cell in cells if column.wraps or not column.name)
-        others = [f"{column.name} {cell}" for column, cell in cells
-                  if column.name and not column.wraps]  # fmt: skip
+        plain = [(column.name, cell) for column, cell in cells if not column.wraps]
+        others = [f"{title} {cell}" for title, cell in plain if title]
         console.print(Text("; ".join(filter(None, [name, ", ".join(others)]))))
     console.print()

@@ -116,12 +116,12 @@ def _marks(left, right, line: Fit, sizes: Sequence[float]) -> None:
     right.set_ylim(top=max(2.2 * giga, right.get_ylim()[1]))
     ends = {"fontsize": 8, "color": INK}
     away = {"textcoords": "offset points", **ends}
-    left.annotate(f"α = {milli:.2g} ms", (1, milli), (-2, -4), ha="right", va="top",
-                  xycoords=left.get_yaxis_transform(), **away)  # fmt: skip
-    right.annotate(f"1/β = {giga:.2g} GB/s", (0, giga), (4, 4), ha="left", va="bottom",
-                   xycoords=right.get_yaxis_transform(), **away)  # fmt: skip
+    inside = {"ha": "right", "va": "top", "xycoords": left.get_yaxis_transform(), **away}
+    left.annotate(f"α = {milli:.2g} ms", (1, milli), (-2, -4), **inside)
+    inside = {"ha": "left", "va": "bottom", "xycoords": right.get_yaxis_transform(), **away}
+    right.annotate(f"1/β = {giga:.2g} GB/s", (0, giga), (4, 4), **inside)
     if min(sizes) < line.half < max(sizes):
         for axis in (left, right):
             axis.axvline(line.half, **{**rule, "linestyle": ":"})
-        right.text(line.half, 0.03, f" half of the time is α:\n {shown(line.half)}", va="bottom",
-                   transform=right.get_xaxis_transform(), **ends)  # fmt: skip
+        inside = {"va": "bottom", "transform": right.get_xaxis_transform(), **ends}
+        right.text(line.half, 0.03, f" half of the time is α:\n {shown(line.half)}", **inside)

@@ -38,8 +38,7 @@ def _paint(figure, panels: Mapping[str, Mapping[str, float]]) -> None:
     for axis, (name, panel) in zip(axes, panels.items(), strict=True):
         most = max(panel.values()) or 1.0
         for row, nbytes in enumerate(panel.values()):
-            axis.barh(row, nbytes, height=0.66, color=method(row), edgecolor=INK,
-                      linewidth=0.6)  # fmt: skip
+            axis.barh(row, nbytes, height=0.66, color=method(row), edgecolor=INK, linewidth=0.6)
             axis.text(nbytes + 0.02 * most, row, shown(nbytes), va="center", color=INK, fontsize=8)
         axis.set(
             xlim=(0, (1.32 if len(panels) < 3 else 1.45) * most),

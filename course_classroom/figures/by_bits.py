@@ -48,10 +48,9 @@ def _paint(figure, bits: Mapping[str, float], panels: Mapping) -> None:
         labels = apart(list(panel.values()), 0.075 * room)
         for i, (way, cost) in enumerate(panel.items()):
             colour, mark = method(i), MARKS[i % len(MARKS)]
-            axis.annotate(
-                way, (bits[way], cost), (columns[way], labels[i]), fontsize=8, color=INK,
-                va="center", arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.5},
-            )  # fmt: skip
+            line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.5}
+            look = {"fontsize": 8, "color": INK, "va": "center", "arrowprops": line}
+            axis.annotate(way, (bits[way], cost), (columns[way], labels[i]), **look)
             axis.plot(bits[way], cost, mark, color=colour, markeredgecolor=INK, markersize=6)
         axis.set(
             xlim=(min(bits.values()) - 0.3, max(columns.values()) + 1.8),

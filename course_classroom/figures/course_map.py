@@ -11,16 +11,13 @@ from typing import NamedTuple
 from course_classroom.figures.colours import CARD, INK, PAPER, QUIET, Picture, draw
 from course_classroom.figures.shapes import arrow, box, in_inches, label
 
-TITLES = {
-    "00": "first\nranks", "01": "collectives,\nthe ledger",
-    "02": "columns\nand rows", "03": "f and g", "04": "MLP", "05": "attention",
-    "06": "sequence\nparallelism", "07": "vocabulary", "08": "a GPT\nthat trains",
-    "09": "ZeRO-1:\noptimizer", "10": "ZeRO-2:\ngradients", "11": "ZeRO-3:\nparameters",
-    "12": "offload", "13": "DeepSpeed,\nTrainer", "14": "checkpoints,\ninference",
-    "15": "both\nat once",
-    "B": "measuring", "C": "clusters", "D": "formulas", "E1": "tokenizers",
-    "E2": "quantization", "E3": "processors", "E4": "pipeline, context, expert",
-}  # fmt: skip
+TITLES = {"00": "first\nranks", "01": "collectives,\nthe ledger", "02": "columns\nand rows"}
+TITLES |= {"03": "f and g", "04": "MLP", "05": "attention", "06": "sequence\nparallelism"}
+TITLES |= {"07": "vocabulary", "08": "a GPT\nthat trains", "09": "ZeRO-1:\noptimizer"}
+TITLES |= {"10": "ZeRO-2:\ngradients", "11": "ZeRO-3:\nparameters", "12": "offload"}
+TITLES |= {"13": "DeepSpeed,\nTrainer", "14": "checkpoints,\ninference", "15": "both\nat once"}
+TITLES |= {"B": "measuring", "C": "clusters", "D": "formulas", "E1": "tokenizers"}
+TITLES |= {"E2": "quantization", "E3": "processors", "E4": "pipeline, context, expert"}
 WIDTH, HEIGHT = 7.5, 2.56
 HIGH, LOW, GAP = 0.5, 0.27, 0.045  # a lesson's box, an appendix's, and the space between two
 LANES = (0.28, 1.2)  # tops of the boxes of Part II and of Part III

@@ -47,8 +47,8 @@ def _paint(figure, buckets, world: int) -> None:
         for parameter, length in lengths:
             if length > 0.018 * padded:  # else there is no room for its name
                 flat = WIDE * length / padded > LETTER * len(parameter) + 0.1
-                axis.plot([at + 0.003 * padded, at + length - 0.003 * padded], [-0.62] * 2,
-                          color=QUIET, linewidth=1.0)  # fmt: skip
+                ends = [at + 0.003 * padded, at + length - 0.003 * padded]
+                axis.plot(ends, [-0.62] * 2, color=QUIET, linewidth=1.0)
                 look = {"ha": "center", "va": "bottom", "fontsize": 7}
                 axis.text(at + length / 2, -0.68, parameter, rotation=0 if flat else 90, **look)
             at += length

@@ -93,13 +93,14 @@ def _residuals(axis, apart: Mapping[str, Points], bound: float | None, first: st
     axis.set_yscale("log")
     equal = min(every) == LEAST
     axis.set_ylim(min(every) / (1000 if equal else 5), max(*every, bound or 0.0) * 8)
+    where = axis.get_yaxis_transform()
     if bound is not None:
         axis.axhline(bound, color=INK, linewidth=1.0, linestyle="--")
-        axis.text(0.995, bound, f"asserted: below {_power(bound)}", ha="right", va="bottom",
-                  fontsize=8, color=INK, transform=axis.get_yaxis_transform())  # fmt: skip
+        look = {"ha": "right", "va": "bottom", "fontsize": 8, "color": INK}
+        axis.text(0.995, bound, f"asserted: below {_power(bound)}", transform=where, **look)
     if equal:  # said below the lowest line, where no other crosses it
-        axis.text(0.005, LEAST / 3, "equal, bit for bit", fontsize=7.5, color=QUIET, va="top",
-                  transform=axis.get_yaxis_transform())  # fmt: skip
+        look = {"va": "top", "fontsize": 7.5, "color": QUIET}
+        axis.text(0.005, LEAST / 3, "equal, bit for bit", transform=where, **look)
     axis.set_ylabel(f"distance to\n{first if len(first) < 20 else 'the first run'}")
     axis.grid()
 

@@ -134,10 +134,8 @@ def _row(row: Sequence[Step], sizes: Mapping[str, int]) -> str:
     return "".join(said).strip() + "."
 
 
-_SIGNS = {
-    "×": " times", ",": ",", "=": " gives", NONE: ": no collective is needed",
-    "→": " becomes, on each rank without a message,",
-}  # fmt: skip
+_SIGNS = {"×": " times", ",": ",", "=": " gives", NONE: ": no collective is needed"}
+_SIGNS["→"] = " becomes, on each rank without a message,"
 
 
 def _tensor(layout: Layout, sizes: Mapping[str, int]) -> str:

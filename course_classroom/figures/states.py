@@ -85,8 +85,8 @@ def _bar(axis, y: float, rank: int, row, cut: Collection[str], most: float) -> N
         shade = of_rank(rank) if kind in cut else COPY
         axis.barh(y, wide, left=left, height=HEIGHT, color=shade, edgecolor=CARD, linewidth=1.0)
         top = y - HEIGHT / 2 + BAND * HEIGHT / 2  # the axis runs downwards
-        axis.barh(top, wide, left=left, height=BAND * HEIGHT, color=method(i), edgecolor=CARD,
-                  linewidth=0.6)  # fmt: skip
+        band = {"height": BAND * HEIGHT, "color": method(i), "edgecolor": CARD, "linewidth": 0.6}
+        axis.barh(top, wide, left=left, **band)
         if wide > 0.05 * most:  # else there is no room for a number
             label(axis, left + wide / 2, y + 0.09, shown(wide), on=shade, fontweight="bold")
         left += wide

@@ -124,5 +124,6 @@ def _split(axis, span: Span, ready: float, y: float, high: float, zero: float, r
     for start, end, fill in ((span.start, ready, CARD), (ready, span.end, of_rank(rank))):
         if end > start:
             edge = of_rank(rank) if fill == CARD else CARD
-            axis.barh(y, (end - start) * MILLI, left=(start - zero) * MILLI, height=high,
-                      facecolor=fill, edgecolor=edge, linewidth=0.8)  # fmt: skip
+            look = {"facecolor": fill, "edgecolor": edge, "linewidth": 0.8}
+            left, long = (start - zero) * MILLI, (end - start) * MILLI
+            axis.barh(y, long, left=left, height=high, **look)

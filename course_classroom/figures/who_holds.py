@@ -31,12 +31,14 @@ def who_holds(
     """
     held = {
         name: [
-            [_owners(block, [s[c] for s in sources], f"{name}, rank {r}, chunk {c}")
-             for c, block in enumerate(row)]
+            [
+                _owners(block, [s[c] for s in sources], f"{name}, rank {r}, chunk {c}")
+                for c, block in enumerate(row)
+            ]
             for r, row in enumerate(rows)
         ]
         for name, rows in panels.items()
-    }  # fmt: skip
+    }
     unit = "element" if all(b.numel() == 1 for row in sources for b in row) else "chunk"
     words = {
         name: [f"rank {r} holds {', '.join(map(_chunk, row))}" for r, row in enumerate(rows)]

@@ -68,9 +68,9 @@ class Keeper:
         left = self.tree.end()
         self._pass_on()
         log = (self.folder / "log").read_bytes()[-2000:].decode(errors="replace")
-        say({"event": "end", "why": why, "told": told, "code": self._code, "left": left,
-             "refused": self._refused}
-            | ({"log": log} if why == "not started" or self._code else {}))  # fmt: skip
+        last = {"event": "end", "why": why, "told": told, "code": self._code, "left": left}
+        more = {"log": log} if why == "not started" or self._code else {}
+        say({**last, "refused": self._refused, **more})
 
     def _done(self) -> bool:
         ended = reap()

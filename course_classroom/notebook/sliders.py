@@ -80,10 +80,8 @@ class Sliders:
             more = {"continuous_update": False} if choice.slides else {}
             if not choice.slides:
                 style["button_width"] = "auto"  # else a long name is cut off
-            handles[key] = kind(
-                options=options, value=choice.first, description=choice.name,
-                style=style, layout={"width": "38em"}, **more,
-            )  # fmt: skip
+            look = {"description": choice.name, "style": style, "layout": {"width": "38em"}}
+            handles[key] = kind(options=options, value=choice.first, **look, **more)
 
         def again(_change) -> None:
             drawn = self.paint(**{key: handle.value for key, handle in handles.items()})
