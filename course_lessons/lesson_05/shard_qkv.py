@@ -31,9 +31,15 @@ class Case:
     """A model's attention cut over n ranks, in "GPT-2"'s layout or in "Llama"'s."""
 
     def __init__(
-        self, layout: str, heads: int, kv_heads: int, size: int, n: int, dtype: str = "float64",
+        self,
+        layout: str,
+        heads: int,
+        kv_heads: int,
+        size: int,
+        n: int,
+        dtype: str = "float64",
         hidden: int = 0,
-    ):  # fmt: skip
+    ):
         self.layout, self.heads, self.kv_heads, self.n = layout, heads, kv_heads, n
         self.size, self.dtype = size, getattr(torch, dtype)  # size: of a head
         self.parts = {"q": heads, "k": kv_heads, "v": kv_heads}  # how many heads each has

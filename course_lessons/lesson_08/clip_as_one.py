@@ -73,10 +73,8 @@ def alone(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]
         made = torch.Generator().manual_seed(seed * 31 + step + 7 * (rank + 1))
         rows = 0 if rank == n - 1 else rank + 2
         own = [torch.randn(rows, *rest, generator=made).to(dtype) for rest in ((3, 2), (6,))]
-        gradients = {
-            "scale": same[0], "experts": own[0], TIED[0]: own[1], TIED[1]: own[1],
-            "a": same[1], "b": same[1].clone(), "c": same[2],
-        }  # fmt: skip
+        gradients = {"scale": same[0], "experts": own[0], TIED[0]: own[1], TIED[1]: own[1]}
+        gradients |= {"a": same[1], "b": same[1].clone(), "c": same[2]}
         cut = {"experts", *TIED}
         want = readings(gradients, cut, group)[0]
         steps.append(_tried(function, gradients, cut, group, part * want))

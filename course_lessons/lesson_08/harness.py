@@ -43,14 +43,12 @@ def save_two_models(home: str) -> dict[str, nn.Module]:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     rest = {"bos_token_id": None, "eos_token_id": None, "vocab_size": VOCABULARY}
-    gpt2 = transformers.GPT2Config(
-        n_positions=LENGTH, n_embd=48, n_layer=2, n_head=6,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **rest,
-    )  # fmt: skip
-    llama = transformers.LlamaConfig(
-        max_position_embeddings=LENGTH, hidden_size=64, num_hidden_layers=2,
-        num_attention_heads=8, num_key_value_heads=4, intermediate_size=150, **rest,
-    )  # fmt: skip
+    sizes = {"n_positions": LENGTH, "n_embd": 48, "n_layer": 2, "n_head": 6}
+    dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    gpt2 = transformers.GPT2Config(**sizes, **dropouts, **rest)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 150}
+    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 4}
+    llama = transformers.LlamaConfig(max_position_embeddings=LENGTH, **sizes, **rest)
     models = {
         "gpt2": transformers.GPT2LMHeadModel(gpt2).eval(),
         "llama": transformers.LlamaForCausalLM(llama).eval(),
@@ -168,10 +166,9 @@ def llama_of_twelve_heads() -> nn.Module:
     size, divide by 2, 3 and 4, as torch's plans want them to."""
     import transformers
 
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, max_position_embeddings=LENGTH, hidden_size=96,
-        num_hidden_layers=2, num_attention_heads=12, num_key_value_heads=12,
-        intermediate_size=144, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+    sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, "hidden_size": 96}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 12, "num_key_value_heads": 12}
+    sizes |= {"intermediate_size": 144, "bos_token_id": None, "eos_token_id": None}
+    config = transformers.LlamaConfig(**sizes)
     torch.manual_seed(8)
     return transformers.LlamaForCausalLM(config).double()

@@ -85,7 +85,7 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
         kept = [] if p is None else [one.nbytes() for one in p.made_and_alive()]
         whole = numbers.shape == (n * shard,) and numbers.dtype == torch.bfloat16
         count = value_of(out)
-        reports.append({
+        report = {
             "kind": bench.kind(out),
             "out": int(count) if count is not None and count == count // 1 else None,
             "master": master.detach().float().clone() if len(master) == shard else None,
@@ -97,7 +97,8 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
             "knows": any(p is master for g in optimizer.param_groups for p in g["params"]),
             "mixed": not _rests(function, group),
             "changed": not torch.equal(given[1], gradient),
-        })  # fmt: skip
+        }
+        reports.append(report)
     return reports
 
 

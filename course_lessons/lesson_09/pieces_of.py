@@ -70,12 +70,8 @@ def ask(function: Callable, group: Group, seed: int) -> dict:
         given = list(lengths)
         out, facts = bench.watched(lambda a=given, b=n, c=rank: function(a, b, c))
         kept.append(out)
-        told.append({
-            "kind": bench.kind(out),
-            "pieces": read(out),
-            "ops": facts["ops"],
-            "changed": given != lengths,
-        })  # fmt: skip
+        one = {"kind": bench.kind(out), "pieces": read(out), "ops": facts["ops"]}
+        told.append({**one, "changed": given != lengths})
     lengths, n, rank = asked[0]
     again, _ = bench.watched(lambda: function(list(lengths), n, rank))
     return {
@@ -174,8 +170,8 @@ def readings(question: Question) -> list[tuple[str, Pieces]]:
     inside = [(i, 0, k, s - first) for i, s, k in every if first <= s and s + k <= last]
     low, high = min(total, first), min(total, last)
     clipped = [(i, max(low, s) - s, min(high, s + k) - s, max(low, s) - low) for i, s, k in every]
-    touched = [(i, max(first, s) - s, min(last, s + k) - s, max(first, s) - first)
-               for i, s, k in every if max(first, s) <= min(last, s + k)]  # fmt: skip
+    shared = [(i, max(first, s), min(last, s + k), s) for i, s, k in every]
+    touched = [(i, a - s, b - s, a - first) for i, a, b, s in shared if a <= b]
     longer = (
         [(i, a, b + last - total, at) for i, a, b, at in want[-1:]] if last >= total else want[-1:]
     )

@@ -88,7 +88,7 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
         )
         pair = out if isinstance(out, (tuple, list)) and len(out) == 2 else (None, None)
         factor, off = _factor(before - _flat(parts), moment, _flat(step.true[rank]))
-        reports.append({
+        report = {
             "kind": bench.kind(out),
             "stepped": each.value_of(pair[0]),
             "scale": each.value_of(pair[1]),
@@ -99,7 +99,8 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
             "moments moved": not torch.equal(moment, _moment(optimizer, parts)),
             "left": sum(p.grad is not None for p in parts),
             "changed": list(map(id, given)) != list(map(id, parts)),
-        })  # fmt: skip
+        }
+        reports.append(report)
     return reports
 
 

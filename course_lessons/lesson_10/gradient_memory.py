@@ -39,8 +39,9 @@ def _paint(figure, ways: Mapping[str, Counts]) -> None:
         begin, end = end, end + len(backward)
         if number > 1:
             axis.axvline(begin, color=QUIET, linewidth=0.8, linestyle=":")
-        axis.text((begin + end) / 2, 0.02, f"backward {number}", color=QUIET, fontsize=8,
-                  ha="center", transform=axis.get_xaxis_transform())  # fmt: skip
+        look = {"color": QUIET, "fontsize": 8, "ha": "center"}
+        look["transform"] = axis.get_xaxis_transform()
+        axis.text((begin + end) / 2, 0.02, f"backward {number}", **look)
     axis.set_ylim(bottom=0)
     axis.set(
         xlim=(0.5, end),

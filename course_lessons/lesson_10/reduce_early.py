@@ -95,7 +95,7 @@ def train(function: Callable, group: Group, *sizes: int) -> list[dict]:
         tensors = list(out) if listed else []
         storages = [x.untyped_storage() for x in tensors]
         sent = [(r.phase, r.elements) for r in book.records if r.op == "reduce_scatter"]
-        reports.append({
+        report = {
             "kind": bench.kind(out),
             "pieces": [x.detach().clone() for x in tensors] if listed else None,
             "count": len(tensors),
@@ -112,10 +112,11 @@ def train(function: Callable, group: Group, *sizes: int) -> list[dict]:
             "held": sum({s.data_ptr(): s.nbytes() for s in storages}.values()),
             "alive": max(alive, default=0),
             "hooked": sum(any(getattr(p, kind, None) for kind in HOOKS) for p in net.parameters),
-        })  # fmt: skip
-        if reports[-1]["hooked"] or not listed:
+        }
+        reports.append(report)
+        if report["hooked"] or not listed:
             break
-        kept.append((out, reports[-1]["pieces"]))
+        kept.append((out, report["pieces"]))
         for p in net.parameters:
             p.grad = None
     return reports

@@ -76,7 +76,7 @@ def train(function: Callable, group: Group, seed: int, empty: bool) -> list[dict
         readable, names = bench.plain(shard), names_of(said)
         same = [name for name, _ in handed] == list(model.named)
         same &= all(p.requires_grad == (p in model.first) for p in model.named.values())
-        reports.append({
+        report = {
             "kind": bench.kind(out),
             "got": f"a pair that begins with a {bench.kind(shard)}" if pair else bench.kind(out),
             "shard": shard.detach().clone() if readable else None,
@@ -88,7 +88,8 @@ def train(function: Callable, group: Group, seed: int, empty: bool) -> list[dict
             "scatters": facts["ops"].get("reduce_scatter", 0),
             "bytes": facts["bytes"],
             "held": shard.untyped_storage().nbytes() if readable else 0,
-        })  # fmt: skip
+        }
+        reports.append(report)
         kept += [(shard, shard.detach().clone(), said, names)] if readable else []
         for p in model.named.values():
             p.requires_grad_(p in model.first).grad = None

@@ -103,7 +103,7 @@ def run(function: Callable, group: Group, b: int, h: int, seed: int) -> dict:
             with torch.no_grad():
                 out, sent = bench.watched(lambda o=own, w=wish, u=units: function(o, w, u, group))
             good = bench.plain(out) and out.shape == x.shape and out.dtype == x.dtype
-            calls.append({
+            call = {
                 **sent,
                 **log,
                 "kind": bench.kind(out),
@@ -112,7 +112,8 @@ def run(function: Callable, group: Group, b: int, h: int, seed: int) -> dict:
                 "changed": not torch.equal(own, x) or wish != wanted[rank] or units != known,
                 "others": sum(sent["ops"].values()) - log["gathers"],
                 "copies": max(log["kept"], meter.now(0)),
-            })  # fmt: skip
+            }
+            calls.append(call)
             if log["told"] or not good:
                 break
     return {"kind": calls[0]["kind"], "calls": calls}

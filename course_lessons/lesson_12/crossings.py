@@ -113,10 +113,9 @@ def _paint(figure, noted: Sequence[Crossing]) -> None:
     most, phases = max(one.nbytes for one in noted), _phases(noted)
     for axis, (way, name) in zip(axes, LANES.items(), strict=True):
         own = [(place, one.nbytes) for place, one in enumerate(noted) if one.way == way]
-        axis.bar(
-            [place + 0.5 for place, _ in own], [nbytes for _, nbytes in own], width=1.0,
-            color=SHADES[way], edgecolor=CARD, linewidth=0.3,
-        )  # fmt: skip
+        places, heights = [place + 0.5 for place, _ in own], [nbytes for _, nbytes in own]
+        look = {"color": SHADES[way], "edgecolor": CARD, "linewidth": 0.3}
+        axis.bar(places, heights, width=1.0, **look)
         axis.set(ylim=(0, 1.15 * most), xlim=(0, len(noted)), yticks=[], xticks=[])
         total = shown(sum(nbytes for _, nbytes in own))
         axis.set_ylabel(f"{name}\n{total}", rotation=0, ha="right", va="center", fontsize=9)

@@ -42,13 +42,14 @@ def run(function: Callable, group: dist.ProcessGroup, seed: int, plans: Sequence
         agreed = set(all_gather(torch.tensor([number]), group).tolist()) == {number}
         if agreed and not machine.large and number >= 0 and number not in measured:
             measured[number] = _holds(config, mesh, number)
-        notes.append({
+        note = {
             "kind": type(out).__name__,
             "chosen": None if out is None else chosen,
             "bytes": facts["bytes"],
             "holds": measured.get(number),
             "changed": own != room or given != settings,
-        })  # fmt: skip
+        }
+        notes.append(note)
     return notes
 
 

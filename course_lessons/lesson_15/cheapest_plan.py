@@ -43,10 +43,8 @@ def _at_the_border(r: Random) -> Case:
     n, stage, days = 8, r.choice((1, 2)), r.choice((16, 24, 32))
     params, batch = 675 * 10**7, 2**24
     flops = 6.0 * params * batch / (n * 675)  # a step takes 675 s, 128 of them a day
-    case = {
-        "parameters": params, "tokens": 128 * days * batch, "batch": batch, "days": float(days),
-        "activations": r.randint(2, 9) * 10**9, "machines": [],
-    }  # fmt: skip
+    case = {"parameters": params, "tokens": 128 * days * batch, "batch": batch}
+    case |= {"days": float(days), "activations": r.randint(2, 9) * 10**9, "machines": []}
     link, price = 10**12, r.choice((1.5, 2.0, 3.0))  # messages are hidden
     for dearer in (1.5, 2.5):
         more = {"link": link, "price": 2 * dearer * price, "sizes": [r.choice((6, 12, 24))]}
@@ -75,11 +73,9 @@ def _drawn(r: Random, k: int) -> Case:
                 "sizes": r.sample(sizes, len(sizes)),
             }
         )
-    case = {
-        "parameters": params, "tokens": r.randint(10, 40) * params,
-        "batch": 2**18 * r.randint(1, 4), "activations": r.randint(2, 9) * 10**9,
-        "machines": machines,
-    }  # fmt: skip
+    case = {"parameters": params, "tokens": r.randint(10, 40) * params}
+    case |= {"batch": 2**18 * r.randint(1, 4), "activations": r.randint(2, 9) * 10**9}
+    case["machines"] = machines
     if k % 4 in SMALL:  # small GPUs on slow links: one stage alone fits, and its messages show
         for machine in machines:
             machine["memory"] = round(params * SMALL[k % 4]) + case["activations"]

@@ -36,10 +36,18 @@ def held(
 
 
 def ways(
-    case: Case, *, hides: float = 2 / 3, sends: float = 1.0, stages: Sequence[int] = range(4),
-    fits: bool = True, full: bool = True, share: bool = True, moves: int = 3, spread: float = 0.0,
+    case: Case,
+    *,
+    hides: float = 2 / 3,
+    sends: float = 1.0,
+    stages: Sequence[int] = range(4),
+    fits: bool = True,
+    full: bool = True,
+    share: bool = True,
+    moves: int = 3,
+    spread: float = 0.0,
     **holds: float,
-) -> Iterator[Found]:  # fmt: skip
+) -> Iterator[Found]:
     """Every machine and number of GPUs with the first of the stages that fits."""
     params = case["parameters"]
     for i, machine in enumerate(case["machines"]):
@@ -73,9 +81,8 @@ def considered(
     all of the first `machine` alone. Without `exact`, a plan is to be done before the deadline."""
     days = case["days"]
     found = [
-        way for way in ways(case, **how)
-        if late or way.days < days or (exact and way.days == days)
-    ]  # fmt: skip
+        way for way in ways(case, **how) if late or way.days < days or (exact and way.days == days)
+    ]
     if one == "machine":
         return [way for way in found if way.machine == found[0].machine]
     if one:

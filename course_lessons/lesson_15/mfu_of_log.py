@@ -26,11 +26,9 @@ LINE = re.compile(r"elapsed time per iteration \(ms\): ([\d.]+) \| global batch 
 def make(r: Random, k: int) -> Case:
     hidden, layers = 128 * r.randint(8, 48), r.randint(12, 72)
     gpus, rows = 8 * r.randint(1, 64), 64 * r.randint(2, 16)
-    case = {
-        "hidden": hidden, "layers": layers, "length": 256 * r.randint(4, 16),
-        "vocabulary": 1000 * r.randint(30, 130), "gpus": gpus, "peak": r.randint(100, 990) * 1e12,
-        "recompute": k % 2,
-    }  # fmt: skip
+    case = {"hidden": hidden, "layers": layers, "length": 256 * r.randint(4, 16)}
+    case |= {"vocabulary": 1000 * r.randint(30, 130), "gpus": gpus}
+    case |= {"peak": r.randint(100, 990) * 1e12, "recompute": k % 2}
     usual = 1e3 * flops(case, rows) / (gpus * case["peak"] * r.uniform(0.25, 0.5))
     return {**case, "log": _log(r, usual, rows, k)}
 

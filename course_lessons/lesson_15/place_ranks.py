@@ -50,10 +50,8 @@ def make(r: Random, k: int) -> Case:
     if more.startswith("near"):
         small = round(large / r.uniform(1.1, 1.7))
     sent = {"tp": large, "dp": small} if more.endswith("tp") else {"tp": small, "dp": large}
-    return {
-        "nodes": nodes, "gpus": gpus, "tp": tp, "dp": nodes * gpus // tp,
-        "tp_bytes": sent["tp"], "dp_bytes": sent["dp"],
-    }  # fmt: skip
+    case = {"nodes": nodes, "gpus": gpus, "tp": tp, "dp": nodes * gpus // tp}
+    return case | {"tp_bytes": sent["tp"], "dp_bytes": sent["dp"]}
 
 
 # ---- the one count
@@ -104,8 +102,8 @@ def right(case: Case) -> dict[str, object]:
 
 def _counts(case: Case) -> tuple[int, int]:
     """Rings of tp and of dp that leave the first node of the best placement."""
-    only = [{**case, f"{other}_bytes": 0, f"{axis}_bytes": 1}
-            for axis, other in (("tp", "dp"), ("dp", "tp"))]  # fmt: skip
+    axes = (("tp", "dp"), ("dp", "tp"))
+    only = [{**case, f"{other}_bytes": 0, f"{axis}_bytes": 1} for axis, other in axes]
     tp, dp = (max(out_of_nodes(one, best(case))) for one in only)
     return tp, dp
 
@@ -154,13 +152,13 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
     for case, place in zip(cases, seen, strict=True):
         _refuse_malformed(case, place)
     places = [[(int(d), int(t)) for d, t in place] for place in seen]
-    dear = [k for k, case in enumerate(cases)
-            if max(out_of_nodes(case, places[k])) > right(case)[SENT]]  # fmt: skip
+    busiest = [max(out_of_nodes(*pair)) for pair in zip(cases, places, strict=True)]
+    dear = [k for k, case in enumerate(cases) if busiest[k] > right(case)[SENT]]
     if not dear:
         return
     text = f"In {len(dear)} of {len(cases)} drawn cases the busiest node could send out less"
     first = cases[dear[0]]
-    sent, least = max(out_of_nodes(first, places[dear[0]])), right(first)[SENT]
+    sent, least = busiest[dear[0]], right(first)[SENT]
     node = places[dear[0]][: first["gpus"]]
     axes = ("dp", "tp")
     holds = " and ".join(f"{len({x[i] for x in node})} of {a}" for i, a in enumerate(axes))
@@ -170,13 +168,12 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
         raise SAYS("tp inside, always", text=text, tail=tail)
     if all(map(same, places, map(dp_inside, cases))):
         raise SAYS("tp laid across nodes", text=text, tail=tail)
-    busiest = [max(out_of_nodes(*pair)) for pair in zip(cases, places, strict=True)]
     for axes in (("tp", "dp"), ("tp",), ("dp",)):
         chosen = [max(out_of_nodes(case, chosen_with_inside(case, axes))) for case in cases]
         if chosen == busiest:
             raise SAYS("rings inside counted", text=text, inside=INSIDE, tail=tail)
-    ends = [min(max(out_of_nodes(case, ends)) for ends in (tp_inside(case), dp_inside(case)))
-            for case in cases]  # fmt: skip
+    ways = (tp_inside, dp_inside)
+    ends = [min(max(out_of_nodes(case, way(case))) for way in ways) for case in cases]
     if busiest == ends:
         raise SAYS("one axis inside, always", text=text, tail=tail)
     raise Finding("not the cheapest", text + tail)
