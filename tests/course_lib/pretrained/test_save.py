@@ -305,7 +305,7 @@ def wrongly_cut(me, folder):
     model = parallelize(model_of(GPT2), mesh)
     layer = model.blocks[1].mlp.up
     if me.rank == 1:
-        layer.rows = [(start, stop - 1) for start, stop in layer.rows]
+        layer.spans = [(start, stop - 1) for start, stop in layer.spans]
     return said(CheckpointError, save, model, folder, mesh)
 
 
