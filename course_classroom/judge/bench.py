@@ -7,6 +7,7 @@ believed. From lesson 01 on.
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import io
 from collections import Counter
@@ -193,6 +194,17 @@ def described(out: object) -> dict:
         "shape": list(out.shape) if is_tensor else None,
         "dtype": _dtype(out) if is_tensor else None,
     }
+
+
+def called(function: Callable, *args: object) -> tuple[object, Exception | None, tuple]:
+    """What `function(*args)` returned, or the error that it ended with, and what it has made of
+    the copies that it was given."""
+    given, out, error = copy.deepcopy(args), None, None
+    try:
+        out, _ = watched(lambda: function(*given))
+    except Exception as caught:  # whatever it is, the check says it
+        error = caught
+    return out, error, given
 
 
 def watched(action: Callable[[], object]) -> tuple[object, dict]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from numbers import Real
 from random import Random
@@ -190,17 +189,13 @@ def _shown(value: object) -> str:
 
 
 def _tried(function: Callable, case: Case, cases: Cases) -> dict:
-    given, out, error = deepcopy(cases.arguments(case)), {}, ""
-    try:
-        out, _ = bench.watched(lambda: function(*given))
-    except Exception as caught:  # whatever it is, the finding says it
-        error = f"{type(caught).__name__}: {str(caught)[:200]}"
+    out, error, given = bench.called(function, *cases.arguments(case))
     there = out if isinstance(out, Mapping) else {}
     return {
         "kind": "dict" if isinstance(out, Mapping) else type(out).__name__,
         "lost": [key for key in cases.keys if key not in there],
         "values": {k: _plain(there[k], k in cases.texts) for k in cases.keys if k in there},
-        "error": error,
+        "error": f"{type(error).__name__}: {str(error)[:200]}" if error else "",
         "changed": given != cases.arguments(case),
     }
 
