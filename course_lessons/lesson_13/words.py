@@ -1,7 +1,5 @@
-"""A DeepSpeed config in FSDP2's words: what `fully_shard` is given for it, and what it cannot say.
-
-The reference of `in_fsdp2`, and the configs that an answer is tried on. Lesson 13.
-"""
+"""A DeepSpeed config in FSDP2's words, and what these cannot say: the reference of `in_fsdp2`, and
+the configs that an answer is tried on. Lesson 13."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
+from course_lessons.lesson_13.triple import MICRO
 from course_lib.peers.deepspeed_config.auto import ZERO
 from course_lib.peers.deepspeed_config.rules.sizes import PLAUSIBLE
 
@@ -20,35 +19,31 @@ PARAM, STATES = AWAY = "offload_param", "offload_optimizer"
 
 
 class Words(NamedTuple):
-    """What `fully_shard` is given, as data, and the keys under `zero_optimization` it has none for.
-
-    A dtype of None is the parameter's own; `pinned` is None where nothing is offloaded.
-    """
+    """What `fully_shard` is given, as data, and what it has no argument for."""
 
     reshard: bool
-    parameters: str | None
+    parameters: str | None  # a dtype; None: the parameter's own
     reductions: str | None
-    pinned: bool | None
-    unsaid: frozenset[str]
-    off: frozenset[str]  # sections that are there, and whose device is none
+    pinned: bool | None  # None: nothing is offloaded
+    unsaid: set[str]  # keys under `zero_optimization`
+    off: set[str]  # sections that are there, and whose device is none
 
 
 def words(config: Mapping) -> Words | None:
     """The arguments for a config; None where FSDP2 has nothing like it: at stage 0, which is
     DistributedDataParallel's, and for files."""
     section = config.get(ZERO, {})
-    devices = {name: section.get(name, {}).get("device", "none") for name in AWAY}
+    devices = {name: section[name]["device"] for name in AWAY if name in section}
     if not section.get("stage") or "nvme" in devices.values():
         return None
-    both = set(devices.values()) == {"cpu"}
     on = [short for short in ("fp16", "bf16") if config.get(short, {}).get("enabled")]
     computed = DTYPES[on[0]] if on else None
     reduced = DTYPES.get(config.get(REDUCED, ""), computed)
     off = {name for name, device in devices.items() if device == "none"}  # as if not there
-    said = {"stage"} | off | (set(AWAY) if both else set())
+    both = [*devices.values()] == ["cpu", "cpu"]
     pinned = section[PARAM].get("pin_memory", True) if both else None
-    there = frozenset(section)
-    return Words(section["stage"] == 3, computed, reduced, pinned, there - said, there & off)
+    unsaid = section.keys() - {"stage"} - off - (set(AWAY) if both else set())
+    return Words(section["stage"] == 3, computed, reduced, pinned, unsaid, off)
 
 
 def drawn(seed: int) -> list[dict]:
@@ -77,18 +72,13 @@ def drawn(seed: int) -> list[dict]:
         (3, {STATES: files, PARAM: host}, {}),
         (0, {}, half),
     ]
-    configs = [_config(r, more) | {ZERO: _section(r, stage, away)} for stage, away, more in rows]
     all_said = {"stage": 3, STATES: loose, PARAM: cpu}
-    return [*configs, _config(r, half) | {ZERO: all_said}, _config(r, {"fp16": on})]
+    return [*(_config(r, *row) for row in rows), {**half, ZERO: all_said}, {"fp16": on}]
 
 
-def _config(r: Random, more: dict) -> dict:
-    micro, most = r.choice((1, 2, 4)), r.choice((0.5, 1.0))
-    return {"train_micro_batch_size_per_gpu": micro, "gradient_clipping": most, **more}
-
-
-def _section(r: Random, stage: int, away: dict) -> dict:
+def _config(r: Random, stage: int, away: dict, more: dict) -> dict:
     names = [name for name in SIZES if stage == 3 or not name.startswith("stage3")]
     sizes = {name: 1_000_000 * r.randint(5, 50) for name in r.sample(names, r.randint(1, 3))}
     switches = {name: r.choice((True, False)) for name in r.sample(SWITCHES, r.randint(1, 2))}
-    return {"stage": stage, **away, **sizes, **switches}
+    section = {"stage": stage, **away, **sizes, **switches}
+    return {MICRO: r.choice((1, 2, 4)), "gradient_clipping": 1.0, **more, ZERO: section}
