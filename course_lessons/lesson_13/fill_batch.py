@@ -1,196 +1,208 @@
-"""`fill_batch` of lesson 13: the batch triple, filled in as DeepSpeed does it, or refused.
-
-Configs are drawn with one, two or all three sizes, right and wrong; a wrong idea is recognised by
-what it gives on all of them.
-"""
+"""`fill_batch` of lesson 13: the batch triple, filled in as DeepSpeed does it, or refused, in drawn
+configs with one, two or all three sizes; a wrong idea is known by what it gives on all of them."""
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from functools import partial
+from itertools import chain, combinations, product
 from random import Random
 
-from course_classroom.judge import bench, by_cases
+from course_classroom.judge import bench, by_cases, frame, looking, words
 from course_classroom.judge.answer import Answer
-from course_classroom.judge.by_cases import Idea
 from course_classroom.judge.finding import Finding
-from course_classroom.judge.frame import Exercise
 from course_classroom.judge.judge import Judge
-from course_classroom.judge.looking import THREE, fresh_seed
-from course_classroom.judge.words import Page
-from course_lessons.lesson_13 import triple
-from course_lessons.lesson_13.triple import MICRO, TIMES, TRAIN, TRIPLE, Sizes
+from course_lessons.lesson_13.triple import MICRO, TIMES, TRAIN, TRIPLE, Sizes, filled
 from course_lib.collectives.call import Group
 
-SAYS = Page(__file__, "fill_batch")
+SAYS = words.Page(__file__, "fill_batch")
 
-EACH = 8  # cases of a kind
-NAMED = [names for count in (1, 2, 3) for names in combinations(TRIPLE, count)]
-FALSE = (  # values that count as false in Python, and that DeepSpeed takes
-    ("wall_clock_breakdown", False),
-    ("steps_per_print", 0),
-    ("fp16", {}),
-    ("communication_data_type", None),
-)
-Case = tuple[dict, int]
+# Other keys, and among their values those that count as false in Python.
+OTHERS = {"gradient_clipping": 0.5, "zero_optimization": {"stage": 2}, "dump_state": False}
+OTHERS |= {"steps_per_print": 0, "fp16": {}, "communication_data_type": None}
+Case = tuple[dict, int]  # a config, and the number of ranks
 
 
 def drawn(seed: int) -> list[Case]:
     """Configs and world sizes: every choice of the three, right ones and ones that are refused."""
     r = Random(seed)
     cases: list[Case] = []
-    for world in (1, *r.choices((2, 3, 4, 6, 8), k=EACH - 1)):
+    for world in (1, *r.choices((2, 3, 4, 6, 8), k=7)):
         micro, times = r.randint(2, 9), r.randint(2, 9)
         train = micro * times * world
         sizes = dict(zip(TRIPLE, (train, micro, times), strict=True))
         some = [{}, {**sizes, MICRO: -micro, TIMES: -times}, {TRAIN: micro, MICRO: micro}]
         some += [{**sizes, TRAIN: train * r.randint(2, 4)}]
-        for names in NAMED:
+        for names in chain.from_iterable(combinations(TRIPLE, count) for count in (1, 2, 3)):
             right, odd = {name: sizes[name] for name in names}, r.choice(names)
             more, wrong = sizes[odd] + r.randint(1, max(1, world - 1)), r.choice((0, -sizes[odd]))
             some += [right, {**right, odd: more}, {**right, odd: wrong}]
-        if world > 1:
-            few = r.randint(1, world - 1)  # fewer samples than ranks: a share is below 1
-            some += [{TRAIN: few}, {TRAIN: few, TIMES: times}]
-            for name in (TIMES, MICRO):  # divides by this and by the world, not by the product
-                size = world * r.randint(1, 3)
-                some += [{TRAIN: size * (world * r.randint(0, 2) + 1), name: size}]
+        few = r.randint(1, max(1, world - 1))  # fewer samples than ranks: a share is below 1
+        some += [{TRAIN: few}, {TRAIN: few, TIMES: times}]
+        for name in (TIMES, MICRO):  # divides by this and by the world, not by the product
+            size = world * r.randint(1, 3)
+            some += [{TRAIN: size * (world * r.randint(0, 2) + 1), name: size}]
         cases += [(_dressed(r, one), world) for one in some]
     r.shuffle(cases)
     return cases
 
 
 def _dressed(r: Random, sizes: dict) -> dict:
-    """The sizes among other keys, in any order."""
-    config = [*sizes.items(), ("gradient_clipping", r.choice((0.0, 0.5, 1.0))), r.choice(FALSE)]
-    if r.random() < 0.7:  # what was there in one config is not there in the next one
-        config.append(("zero_optimization", {"stage": r.randint(0, 3)}))
+    """The sizes among some other keys, in any order."""
+    config = [*sizes.items(), *r.sample([*OTHERS.items()], 3)]
     r.shuffle(config)
     return dict(config)
 
 
 # ---- what runs on the judge's ranks
 def run(function: Callable, group: Group, seed: int) -> list[dict]:
-    """`function(config, world)` on each case: three sizes, a refusal, or something else."""
-    kept: list[object] = []  # what came back, all of it alive at once
-    return [_tried(function, kept, *case) for case in drawn(seed)]
-
-
-def _tried(function: Callable, kept: list[object], config: dict, world: int) -> dict:
-    given = copy.deepcopy(config)
-    report: dict = {"kind": "dict", "text": "", "sizes": None}
-    try:
-        out, _ = bench.watched(lambda: function(given, world))
-    except Exception as error:  # whatever it is, the finding says it
-        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
-        report |= {"kind": kind, "text": str(error)[:200]}
-    else:
-        if isinstance(out, Mapping):
-            report |= _described(out, config) | {"old": any(out is x for x in (given, *kept))}
-            kept.append(out)
-        else:
-            report["kind"] = f"A {type(out).__name__}"
-    return {**report, "changed": given != config, "case": _said(config, world)}
-
-
-def _described(out: Mapping, config: Mapping) -> dict:
-    others = {name: value for name, value in config.items() if name not in TRIPLE}
-    lost = [name for name in others if repr(out.get(name, "")) != repr(others[name])]
-    more = sorted(str(name) for name in out if name not in {*others, *TRIPLE})
-    sizes = {name: _plain(out.get(name)) for name in TRIPLE}
-    odd = [{"name": name, "size": size} for name, size in sizes.items() if type(size) is not int]
-    about = {"lost": ", ".join(lost), "more": ", ".join(more), "sizes": [*sizes.values()]}
-    return {**about, **(odd[0] if odd else {})}
+    """What came of `function(config, world)` in each case: three sizes, or None; looks at its form,
+    and what fills in their words."""
+    reports, kept = [], []  # kept: what came back, all of it alive at once
+    for config, world in drawn(seed):
+        out, error, given = bench.called(function, config, world)
+        named = {name: size for name, size in config.items() if name in TRIPLE}
+        kind = type(error).__name__ if error else f"A {type(out).__name__}"
+        about = {"case": f"{named} on {world} ranks", "kind": kind, "text": str(error)[:200]}
+        there, refused = isinstance(out, Mapping), isinstance(error, ValueError)
+        form = {"not a dictionary": not (there or error), "input changed": given != (config, world)}
+        reports.append({"sizes": None, "refused": refused, "form": form, "about": about})
+        if not there:
+            continue
+        lost = [x for x in config if x not in named and repr(out.get(x, "")) != repr(config[x])]
+        more = sorted(str(name) for name in out if name not in {*config, *TRIPLE})
+        sizes = {name: _plain(out.get(name)) for name in TRIPLE}
+        odd = next((name for name in TRIPLE if type(sizes[name]) is not int), TRAIN)
+        form |= {
+            "other keys lost": lost,
+            "keys of another config": more,
+            "not a new dictionary": any(out is one for one in (given[0], *kept)),
+            "a size missing": sizes[odd] is None,
+            "not a number": isinstance(sizes[odd], str),
+            "not a whole number": isinstance(sizes[odd], float),
+        }
+        about |= {"lost": ", ".join(lost), "more": ", ".join(more), "name": odd, "size": sizes[odd]}
+        reports[-1]["sizes"] = [*sizes.values()]
+        kept.append(out)
+    return reports
 
 
 def _plain(size: object) -> int | float | str | None:
-    """A size as data, a whole number of any type as int; of anything else its type's name."""
-    if size is None or isinstance(size, float):
-        return size
+    """A size as data, a whole number of any type as int; of what is no number its type's name."""
     try:
         return "bool" if isinstance(size, bool) else int(operator.index(size))
     except (TypeError, RuntimeError):
-        return type(size).__name__
+        return size if size is None or isinstance(size, float) else type(size).__name__
 
 
-def _said(config: Mapping, world: int) -> str:
-    sizes = {name: size for name, size in config.items() if name in TRIPLE}
-    return f"{sizes} on {world} ranks"
+# ---- wrong ideas
+Fill = Callable[[Sizes], Sizes | None]  # None: refused
+guessed = partial(filled, product=False, signs=False)
+multiplied, positive = partial(filled, signs=False), partial(filled, product=False)
 
 
-# ---- what is said of it
-FORM = {
-    "not a dictionary": lambda one: one["kind"].startswith("A "),
-    "input changed": lambda one: one["changed"],
-    "other keys lost": lambda one: one.get("lost"),
-    "keys of another config": lambda one: one.get("more"),
-    "not a new dictionary": lambda one: one.get("old"),
-    "a size missing": lambda one: one.get("size", 0) is None,
-    "not a number": lambda one: isinstance(one.get("size"), str),
-    "not a whole number": lambda one: isinstance(one.get("size"), float),
-}
-OTHERWISE = {"another error": lambda one: one["kind"] not in ("dict", "ValueError")}
+def _read_as(**other: int | None) -> Fill:
+    """Filled in rightly, as if a config had said something else."""
+    return lambda sizes: filled(sizes._replace(**other))
 
 
-def judge_batch(answer: Answer, judge: Judge) -> None:
-    judge.take(answer, __name__)
-    seed = fresh_seed()
-    cases = drawn(seed)
-    when = f"in {len(cases)} drawn cases"
-    for reports in judge.trial(answer, run, seed, members=THREE, when=when):
-        kinds = {one["kind"] for one in reports}
-        SAYS.refuse({"nothing returned": kinds - {"ValueError"} == {"A NoneType"}})
-        SAYS.refuse_each(reports, FORM)
-        look_at_sizes(cases, reports)
-        SAYS.refuse_each(reports, OTHERWISE)
+def _divided(sizes: Sizes) -> bool:
+    """The batch is named, and not both of the others, which it is divided by."""
+    return sizes.above_zero() and sizes.train is not None and None in sizes
 
 
-def gives(fill: triple.Fill, case: Case) -> list[int] | None:
-    """What a rule makes of a case: the sizes, or None where it refuses."""
-    sizes = fill(Sizes.of(*case))
-    return sizes and [sizes.train, sizes.micro, sizes.times]
+def _a_multiple(sizes: Sizes) -> bool:
+    """All three are there, and the batch is a multiple of their product."""
+    train, micro, times, world = sizes
+    return None not in sizes and sizes.above_zero() and train % (micro * times * world) == 0
+
+
+def _by_each(sizes: Sizes) -> Sizes | None:
+    """The batch is divided by the named size and by the world, and each is tested by itself."""
+    train, *divisors = sizes
+    return None if any(size and train % size for size in divisors) else guessed(sizes)
+
+
+def _rounded_up(sizes: Sizes) -> Sizes:
+    train, micro, times, world = sizes
+    times = times or (1 if micro is None else -(-train // (micro * world)))
+    return Sizes(train, micro or -(-train // (times * world)), times, world)
+
+
+def gives(fill: Fill, case: Case, so: Callable = bool) -> list[int] | None:
+    """What a rule makes of a case where it is `so`: the sizes, or None where they are refused."""
+    sizes = Sizes.of(*case)
+    known = fill(sizes) if so(sizes) else filled(sizes)
+    return known and [*known[:3]]
 
 
 IDEAS = [
-    Idea("sizes", *SAYS.of(entry), lambda case, fill=fill: gives(fill, case))
-    for entry, fill in triple.IDEAS
+    by_cases.Idea("sizes", *SAYS.of(entry), partial(gives, fill, so=so))
+    for entry, so, fill in (  # where an idea is wrong, and what it makes of sizes there
+        ("one rank alone", lambda s: True, _read_as(world=1)),
+        ("not checked #1", lambda s: True, guessed),
+        ("three are believed #1", lambda s: None not in s, guessed),
+        ("three are believed #2", _a_multiple, guessed),
+        ("three are believed #3", lambda s: s.world == 1 and None not in s, guessed),
+        ("not checked #2", lambda s: s.world == 1, positive),
+        ("the batch changed in silence", lambda s: None not in s, _read_as(train=None)),
+        ("accumulates by itself", lambda s: s.train and s.count(None) == 2, _read_as(micro=1)),
+        ("from accumulation alone", lambda s: s.train is s.micro is None, _read_as(micro=1)),
+        ("wants two of three", lambda s: s.count(None) > 1, lambda s: None),
+        ("zero is not there", lambda s: True, lambda s: filled(Sizes(*(x or None for x in s)))),
+        ("sign not looked at #1", lambda s: True, multiplied),
+        ("sign not looked at #2", lambda s: 0 not in s, multiplied),
+        ("rounded down", _divided, guessed),
+        ("rounded down", _divided, positive),
+        ("each divides by itself", lambda s: _divided(s) and s.micro is None, _by_each),
+        ("each divides by itself", _divided, _by_each),
+        ("a share of 0", lambda s: s.above_zero() and 0 in (guessed(s) or ()), guessed),
+        ("accumulation changed in silence", lambda s: None not in s[:2], _read_as(times=None)),
+        ("accumulation always 1", lambda s: s.times is None, _read_as(times=1)),
+        ("rounded up", _divided, _rounded_up),
+    )
 ]
 
 
+# ---- what is said of it
+def judge_batch(answer: Answer, judge: Judge) -> None:
+    judge.take(answer, __name__)
+    seed = looking.fresh_seed()
+    cases = drawn(seed)
+    when = f"in {len(cases)} drawn cases"
+    for reports in judge.trial(answer, run, seed, members=looking.THREE, when=when):
+        kinds = {one["about"]["kind"] for one in reports if not one["refused"]}
+        SAYS.refuse({"nothing returned": kinds == {"A NoneType"}})
+        for one in reports:
+            SAYS.refuse(one["form"], **one["about"])
+        look_at_sizes(cases, reports)
+        for one in reports:
+            other = {"another error": one["sizes"] is None and not one["refused"]}
+            SAYS.refuse(other, **one["about"])
+
+
 def look_at_sizes(cases: Sequence[Case], reports: Sequence[Mapping]) -> None:
-    """Raise a Finding where sizes are not DeepSpeed's, by the name of the idea that gives them."""
-    seen, right = [one["sizes"] for one in reports], [gives(triple.filled, case) for case in cases]
-    wrong = [k for k in range(len(cases)) if seen[k] != right[k]]
+    """Raise a Finding where sizes are not DeepSpeed's, by the name of the idea that gives all of
+    them, or all where every size is above zero, or where the same sizes are named."""
+    seen, right = [one["sizes"] for one in reports], [gives(filled, case) for case in cases]
+    every, sizes = range(len(cases)), [Sizes.of(*case) for case in cases]
+    wrong = [k for k in every if seen[k] != right[k]]
     if not wrong:
         return
-    first, wanted = reports[wrong[0]], right[wrong[0]]
-    mine = first["sizes"] or f"{first['kind']} ({first['text']})"
-    its = "fills in other sizes" if wanted else "refuses it"
+    first = reports[wrong[0]]["about"]
+    mine = seen[wrong[0]] or f"{first['kind']} ({first['text']})"
+    its = "fills in other sizes" if right[wrong[0]] else "refuses it"
     told = f"{len(wrong)} of {len(cases)} drawn cases are not DeepSpeed's. "
     told += f"{first['case']}: you have {mine}, and DeepSpeed {its}."
-    idea = _recognised(cases, seen, wrong)
-    if idea:
-        raise Finding(idea.name, f"{idea.text} {told}")
+    named = [[size is None for size in one] for one in sizes]
+    parts = [[*every], [k for k in every if sizes[k].above_zero()]]
+    parts += [[j for j in every if named[j] == named[k]] for k in wrong]
+    parts = [part for part in parts if set(part) & set(wrong) and any(seen[k] for k in part)]
+    for part, idea in product(parts, IDEAS):
+        if by_cases.explains(idea, [seen[k] for k in part], [cases[k] for k in part]):
+            raise Finding(idea.name, f"{idea.text} {told}")
     raise Finding("refuses or fills wrongly", told)
 
 
-def _recognised(cases: Sequence[Case], seen: Sequence, wrong: Sequence[int]) -> Idea | None:
-    """The idea behind all that was seen, or behind all of it where every size is above zero, or
-    where the same sizes are named."""
-    parts = [list(range(len(cases)))]
-    plain = [k for k, case in enumerate(cases) if Sizes.of(*case).above_zero()]
-    if set(plain) & set(wrong):
-        named = [set(config) & set(TRIPLE) for config, _ in cases]
-        alike = ([j for j, names in enumerate(named) if names == named[k]] for k in wrong)
-        parts += [plain, *(part for part in alike if any(seen[j] for j in part))]
-    for part in parts:
-        gave, some = [seen[k] for k in part], [cases[k] for k in part]
-        idea = next((idea for idea in IDEAS if by_cases.explains(idea, gave, some)), None)
-        if idea:
-            return idea
-    return None
-
-
-FILL_BATCH = Exercise(judge=judge_batch, **SAYS.about)
+FILL_BATCH = frame.Exercise(judge=judge_batch, **SAYS.about)
