@@ -1,8 +1,6 @@
-"""Logs of runs in fp16, drawn anew for every check of `read_log`, and what happened in each run.
-
-A loss scale like DeepSpeed's goes through a run whose gradients fit up to a scale that is drawn;
-the log has its words, and what a training loop and its other ranks print between them. Lesson 13.
-"""
+"""Logs of runs in fp16, drawn anew for every check of `read_log`. A loss scale as DeepSpeed's goes
+through a run whose gradients fit up to some scale; the log has its words, and what a training loop
+and its other ranks print between them. Lesson 13."""
 
 from __future__ import annotations
 
@@ -13,20 +11,13 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from course_lib.peers.deepspeed_config.overflow_log import (
-    DIVERGED,
-    LOOKING,
-    NOT_FOUND,
-    SETTLED,
-    lines_of,
-)
+from course_lib.peers.deepspeed_config import overflow_log
+from course_lib.peers.deepspeed_config.overflow_log import DIVERGED, LOOKING, NOT_FOUND, SETTLED
 from course_lib.zero.precision import LossScale
 
 KEYS = ("skipped", "scheduler", "scale", "doubled", "verdict")
 VERDICTS = (SETTLED, LOOKING, NOT_FOUND, DIVERGED)
-EACH = 3  # logs of a kind
 STAMP = "[2026-03-04 11:{:02}:{:02},{:03}] [INFO] "  # as DeepSpeed's logger begins a line
-_BARE = re.compile(r"^\[2026-\S+ \S+\] \[INFO\] \[\S+\] ")
 SCALER, PROGRESS = "[loss_scaler.py:266:update_scale] ", "[logging.py:123:log_dist] [Rank 0] "
 ENDED = "Exception: Current loss scale already at minimum - cannot decrease scale anymore."
 
@@ -39,50 +30,40 @@ class Step(NamedTuple):
     skipped: bool
     kept: bool  # skipped, and the scale stayed, because the hysteresis was not used up
 
-    @property
-    def at_least(self) -> bool:
-        """Whether it overflowed at the least scale."""
-        return self.skipped and self.tried == self.after and not self.kept
-
 
 class Log:
     """A log and the run behind it; `first` is the number of its first step."""
 
     def __init__(self, lines: list[str], steps: list[Step], first: int, ended: bool):
         self.lines, self.steps, self.first, self.ended = lines, steps, first, ended
-        self.skips = [step for step in steps if step.skipped]
-        self.reduced = [step for step in self.skips if not step.kept]
-        self.tried = [step.tried for step in self.skips]
-        self.grown = [b.tried / a.after for a, b in pairwise(self.skips)]  # between overflows
+        skips, self.last = [step for step in steps if step.skipped], steps[-1]
+        reduced = [step for step in skips if not step.kept]
+        at_least = [step for step in reduced if step.tried == step.after]
+        made = [n for n, step in enumerate(steps, 1) if not step.skipped]
+        self.made, self.skipped = len(made), len(skips)
+        self.tried, self.reduced = [x.tried for x in skips], [x.after for x in reduced]
+        self.scale = skips[-1].after if skips else None
+        self.grown = [b.tried / a.after for a, b in pairwise(skips)]  # between overflows
         self.late = any(b.skipped and not a.skipped for a, b in pairwise(steps))
-        self.met_least = any(step.at_least for step in self.skips)
-        self.made, self.last = len(steps) - len(self.skips), steps[-1]
-        self.goes_on = self.last.skipped and not ended
-        self.lost = DIVERGED if self.made else NOT_FOUND  # where it has ended, whichever way
-        self.verdict = self.stands(self.last.at_least)
+        self.met_least, self.goes_on = bool(at_least), self.last.skipped and not ended
+        self.row = 0 if ended else len(steps) - [0, *made][-1]  # that were skipped in the end
+        self.lost = DIVERGED if made else NOT_FOUND  # where it has ended, whichever way
+        self.verdict = self.stands(self.last in at_least[-1:])
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
 
     def stands(self, at_least: bool) -> str:
         """The verdict, where the scale is the least one or is not."""
-        if self.ended or at_least:
-            return self.lost
-        return LOOKING if self.last.skipped else SETTLED
-
-    @property
-    def row(self) -> int:
-        """How many steps in a row were skipped in the end; none where the program stopped."""
-        made = [n for n, step in enumerate(self.steps) if not step.skipped]
-        return 0 if self.ended else len(self.steps) - 1 - [-1, *made][-1]
+        goes_on = LOOKING if self.last.skipped else SETTLED
+        return self.lost if self.ended or at_least else goes_on
 
 
 def happened(log: Log) -> dict:
     """The right answer, from the run and not from its lines."""
-    return {
-        "skipped": len(log.skips),
-        "scheduler": log.made,
-        "scale": log.skips[-1].after if log.skips else None,
-        "doubled": round(sum(map(math.log2, log.grown))),
-        "verdict": log.verdict,
-    }
+    doubled = round(sum(map(math.log2, log.grown)))
+    return dict(zip(KEYS, (log.skipped, log.made, log.scale, doubled, log.verdict), strict=True))
 
 
 def make(r: Random, k: int) -> Log:
@@ -90,23 +71,17 @@ def make(r: Random, k: int) -> Log:
     are alike are the same."""
     log = KINDS[k % len(KINDS)](r)
     if k < len(KINDS):
-        log.lines = [_BARE.sub("", line) for line in log.lines]
+        log.lines = [re.sub(r"^\[2026-\S+ \S+\] \[INFO\] \[\S+\] ", "", line) for line in log.lines]
     return log
 
 
-def _log(
-    r: Random,
-    scale: LossScale,
-    *turns: int | Callable[[LossScale], int],
-    fits: int = 0,
-    ranks: int = 0,
-    first: int = 0,
-    every: int = 0,
-) -> Log:
+def _log(r: Random, scale: LossScale, *turns: int | Callable, fits: int = 0, **more: int) -> Log:
     """Run so many steps without an overflow, with one, without, …, or fewer where the scale ends
-    it. No scale above 2 ** `fits` fits, where that is given; what else is not given is drawn."""
-    ranks, every = ranks or r.choice((1, 1, 2, 4)), every or r.choice((4, 7, 10))
-    first = first or r.choice((1, 1, r.randint(200, 900)))
+    it. No scale above 2 ** `fits` fits, where that is given. The number of `ranks`, of the `first`
+    step, and of steps from `every` line of DeepSpeed's to the next are drawn if not given."""
+    ranks = more.get("ranks") or r.choice((1, 1, 2, 4))
+    every = more.get("every") or r.choice((4, 7, 10))
+    first = more.get("first") or r.choice((1, 1, r.randint(200, 900)))
     skipped = 0 if first == 1 else r.randint(3, 9)  # before the log begins
     lines, steps, loss = [], [], r.uniform(2.0, 4.0)
 
@@ -116,14 +91,13 @@ def _log(
     counts = [turn(scale) if callable(turn) else turn for turn in turns]
     bad = [k % 2 == 1 for k, count in enumerate(counts) for _ in range(count)]
     for n, overflow in enumerate(bad, first):
-        tried = scale.value
-        overflow = overflow or (fits > 0 and tried > 2**fits)
-        kept = overflow and scale.left > 1
-        mine = [stamped(SCALER + line) for line in lines_of(scale, overflow)]
-        try:
-            scale.after(overflow)
-        except FloatingPointError:
+        overflow |= 0 < fits < math.log2(scale.value)
+        tried, kept = scale.value, overflow and scale.left > 1
+        said = overflow_log.lines_of(scale, overflow)
+        if overflow and not said:
             return Log([*lines, ENDED], steps, first, ended=True)
+        mine = [stamped(SCALER + line) for line in said]
+        scale.after(overflow)
         steps.append(Step(tried, scale.value, overflow, kept))
         skipped += overflow
         if n % every == 0:

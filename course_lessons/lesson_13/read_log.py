@@ -1,8 +1,5 @@
-"""`read_log` of lesson 13: what an fp16 run has skipped, where its scale is, and how it stands.
-
-Logs are drawn from runs of every kind; a wrong idea is recognised, key by key, by what it makes of
-all of them.
-"""
+"""`read_log` of lesson 13: what an fp16 run has skipped, where its scale is, and how it stands, in
+logs of runs of every kind; a wrong idea is known, key by key, by what it makes of all of them."""
 
 from __future__ import annotations
 
@@ -11,47 +8,26 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
-from course_classroom.judge.answer import Answer
-from course_classroom.judge.by_cases import Cases, Idea, judge_cases
+from course_classroom.judge import frame, words
+from course_classroom.judge.by_cases import AnyOf, Cases, Idea, judge_cases
 from course_classroom.judge.finding import Finding
-from course_classroom.judge.frame import Exercise
-from course_classroom.judge.judge import Judge
-from course_classroom.judge.words import Page
 from course_lessons.lesson_13 import logs
-from course_lessons.lesson_13.logs import Log
-from course_lib.peers.deepspeed_config.overflow_log import DIVERGED, LOOKING, NOT_FOUND, SETTLED
+from course_lessons.lesson_13.logs import DIVERGED, LOOKING, NOT_FOUND, SETTLED, Log
 
-SAYS = Page(__file__, "read_log")
-SHOWN = 4  # lines of a log in a message
+SAYS = words.Page(__file__, "read_log")
 LOST = "lost"  # the word for an end of either kind
+LAST = r"OVERFLOW.* (\d+)$"  # number of a line: of a scale, or of the hysteresis
 
 
-def _counts(log: Log) -> list[int]:
-    """DeepSpeed's own count of skipped steps, wherever it is printed."""
-    return [int(count) for count in re.findall(r", skipped=(\d+)", "\n".join(log.lines))]
+def _numbers(log: Log, pattern: str) -> list[int]:
+    """The numbers that a pattern finds in a log, in order."""
+    return [int(found) for found in re.findall(pattern, log.text, re.MULTILINE)]
 
 
-def _with(log: Log, *words: str) -> list[str]:
-    return [line for line in log.lines if any(word in line for word in words)]
-
-
-def _made_by(log: Log, word: str) -> int:
-    """Steps that were made, if each line with a word is one of a step."""
-    return len(_with(log, word)) - len(log.skips)
-
-
-def _since_the_first_count(log: Log) -> int:
-    counts = _counts(log) or [0]
-    return counts[-1] - counts[0]
-
-
-def _last(scales: list[float]) -> float | None:
-    return scales[-1] if scales else None
-
-
-def _last_numbers(log: Log) -> list[int]:
-    """The last number of each line of an overflow: of a scale, or of the hysteresis."""
-    return [int(line.rsplit(" ", 1)[1]) for line in _with(log, "OVERFLOW")]
+def _deepspeeds_count(log: Log) -> AnyOf:
+    """The last one, or what it is more than the first; where there is none, 0 or the right one."""
+    counts = _numbers(log, r", skipped=(\d+)")
+    return AnyOf([counts[-1], counts[-1] - counts[0]] if counts else [0, log.skipped])
 
 
 def _doublings(*scales: float) -> float:
@@ -60,10 +36,7 @@ def _doublings(*scales: float) -> float:
 
 def _of_any_rank(log: Log) -> bool:
     """Whether the last step was made, if the next line of any rank's step is the skipped one."""
-    pending = skipping = False
-    for line in _with(log, "OVERFLOW", " | loss "):
-        pending, skipping = ("OVERFLOW" in line, skipping if "OVERFLOW" in line else pending)
-    return not (skipping or log.ended)
+    return not log.ended and log.text.rpartition("OVERFLOW")[2].count("| loss ") > 1
 
 
 def _down_to(*least: float) -> Callable[[Log], bool]:
@@ -71,21 +44,20 @@ def _down_to(*least: float) -> Callable[[Log], bool]:
     return lambda log: log.last.skipped and log.last.after in least and not log.last.kept
 
 
+AT_ONE = _down_to(1.0)
 # A key, an entry of the page, and what the idea makes of a log.
-_NUMBERS: tuple[tuple[str, str, Callable[[Log], float | None]], ...] = (
+_NUMBERS: tuple[tuple[str, str, Callable[[Log], object]], ...] = (
     ("skipped", "the hysteresis passed over #1", lambda log: len(log.reduced)),
-    ("skipped", "every mention counted", lambda log: len(_with(log, "hysteresis", "OVERFLOW"))),
-    ("skipped", "DeepSpeed's count believed", lambda log: [0, *_counts(log)][-1]),
-    ("skipped", "DeepSpeed's count believed", lambda log: [len(log.skips), *_counts(log)][-1]),
-    ("skipped", "DeepSpeed's count believed", _since_the_first_count),
-    ("skipped", "the last error counted", lambda log: len(log.skips) + log.ended),
+    ("skipped", "every mention counted", lambda log: len(re.findall("OVERFLOW|Restor", log.text))),
+    ("skipped", "DeepSpeed's count believed", _deepspeeds_count),
+    ("skipped", "the last error counted", lambda log: log.skipped + log.ended),
     ("scheduler", "it moved at every step", lambda log: len(log.steps)),
-    ("scheduler", "rank 10 is not rank 0", lambda log: _made_by(log, "0] step ")),
-    ("scheduler", "each rank's lines counted", lambda log: _made_by(log, " | loss ")),
+    ("scheduler", "rank 10 is not rank 0", lambda log: log.text.count("0] step ") - log.skipped),
+    ("scheduler", "each rank's lines counted", lambda log: log.text.count("| loss") - log.skipped),
     ("scheduler", "the last number taken", lambda log: log.first - 1 + log.made),
-    ("scale", "the scale that was tried", lambda log: _last(log.tried)),
-    ("scale", "the hysteresis taken for a scale", lambda log: _last(_last_numbers(log))),
-    ("scale", "the hysteresis passed over #2", lambda log: _last([x.after for x in log.reduced])),
+    ("scale", "the scale that was tried", lambda log: [None, *log.tried][-1]),
+    ("scale", "the hysteresis taken for a scale", lambda log: [None, *_numbers(log, LAST)][-1]),
+    ("scale", "the hysteresis passed over #2", lambda log: [None, *log.reduced][-1]),
     ("doubled", "growth not seen", lambda log: 0),
     ("doubled", "jumps counted", lambda log: sum(factor > 1 for factor in log.grown)),
     ("doubled", "compared with what was tried", lambda log: _doublings(*log.tried)),
@@ -94,7 +66,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Log], float | None]], ...] = (
 # An entry, what is said instead of the right verdict, and of which logs.
 _WORDS: tuple[tuple[str, str, Callable[[Log], object]], ...] = (
     ("a late overflow is lost", DIVERGED, lambda log: log.late),
-    ("any overflow is trouble", LOOKING, lambda log: log.skips and log.verdict == SETTLED),
+    ("any overflow is trouble", LOOKING, lambda log: log.skipped and log.verdict == SETTLED),
     ("one at the least scale #1", LOST, lambda log: log.met_least),
     ("two ends taken for one #1", NOT_FOUND, lambda log: log.verdict == DIVERGED),
     ("two ends taken for one #2", DIVERGED, lambda log: log.verdict == NOT_FOUND),
@@ -103,7 +75,7 @@ _WORDS: tuple[tuple[str, str, Callable[[Log], object]], ...] = (
     ("ranks mixed up", SETTLED, _of_any_rank),
     ("the least scale is not 1", LOOKING, lambda log: log.goes_on and log.last.after > 1),
     ("down to the least", LOST, _down_to(1.0, 2.0, 4.0)),
-    ("down to the least", LOST, _down_to(1.0)),
+    ("down to the least", LOST, AT_ONE),
     ("none yet", NOT_FOUND, lambda log: log.verdict == LOOKING and not log.made),
     ("on the way down again", DIVERGED, lambda log: log.verdict == LOOKING and log.made),
     ("steps before the log", DIVERGED, lambda log: log.verdict == NOT_FOUND and log.first > 1),
@@ -117,43 +89,31 @@ def _but(word: str, so: Callable[[Log], object]) -> Callable[[Log], str]:
     return lambda log: (log.lost if word == LOST else word) if so(log) else log.verdict
 
 
-def _lost_at_one_alone(log: Log) -> str:
-    return log.stands(at_least=_down_to(1.0)(log))
-
-
 IDEAS = (
     *(Idea(key, *SAYS.of(entry), gives) for key, entry, gives in _NUMBERS),
     *(Idea("verdict", *SAYS.of(entry), _but(word, so)) for entry, word, so in _WORDS),
-    Idea("verdict", *SAYS.of("the least scale is not 1"), _lost_at_one_alone),
+    Idea("verdict", *SAYS.of("the least scale is not 1"), lambda log: log.stands(AT_ONE(log))),
 )
-
-
-_ENDS = {
-    logs.SETTLED: "the end misread #1",
-    logs.LOOKING: "the end misread #2",
-    logs.NOT_FOUND: "the end misread #3",
-    logs.DIVERGED: "the end misread #4",
-}
+ENDS = ("the end misread #1", "the end misread #2", "the end misread #3", "the end misread #4")
 
 
 def about(log: Log) -> str:
     """A log in words: how long it is, and how it ends."""
-    shown = "\n".join(log.lines[-SHOWN:])
-    odd = "" if log.skips else "without any overflow, "
+    shown = "\n".join(log.lines[-4:])
+    odd = "" if log.skipped else "without any overflow, "
     return f"a log of {len(log.lines)} lines, {odd}that ends\n{shown}\n"
 
 
 def _misread(key: str, log: Log, wanted: object, head: str, tail: str) -> Finding:
-    if key == "verdict":
-        return SAYS(_ENDS[wanted], head=head, tail=tail)
-    if wanted is None:
-        return SAYS("a scale from nowhere", head=head, tail=tail)
+    ends = dict(zip(logs.VERDICTS, ENDS, strict=True)) | {None: "a scale from nowhere"}
+    if wanted in ends:
+        return SAYS(ends[wanted], head=head, tail=tail)
     return Finding(f"{key} misread", head + tail)
 
 
 CASES = Cases(
     logs.KEYS,
-    len(logs.KINDS) * logs.EACH,
+    3 * len(logs.KINDS),
     logs.make,
     logs.happened,
     IDEAS,
@@ -162,10 +122,6 @@ CASES = Cases(
     about=about,
     unnamed=_misread,
 )
-
-
-def judge_log(answer: Answer, judge: Judge) -> None:
-    judge_cases(answer, judge, CASES, __name__)
-
-
-READ_LOG = Exercise(judge=judge_log, **SAYS.about)
+READ_LOG = frame.Exercise(
+    judge=lambda answer, judge: judge_cases(answer, judge, CASES, __name__), **SAYS.about
+)
