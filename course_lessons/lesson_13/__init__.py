@@ -1,10 +1,5 @@
-"""The exercises of lesson 13 in the order in which the lesson lists them.
-
-A question answered with numbers; then three functions over configs, the last of which is run with
-FSDP2 on the judge's ranks; then one over the log of a run.
-"""
-
-from __future__ import annotations
+"""The exercises of lesson 13, in its order: a question answered with numbers, three functions over
+configs, the last of which is run with FSDP2 on the judge's ranks, and one over the log of a run."""
 
 from course_lessons.lesson_13.fill_batch import FILL_BATCH
 from course_lessons.lesson_13.in_fsdp2 import IN_FSDP2

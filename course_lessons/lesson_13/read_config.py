@@ -1,13 +1,11 @@
-"""`read_config` of lesson 13: what a printed config comes to on two GPUs, in numbers.
-
-The right numbers follow from the config's own, DeepSpeed's defaults and the Trainer's formulas;
-each wrong idea from another count.
-"""
+"""`read_config` of lesson 13: what a printed config comes to on two GPUs, by its own numbers,
+DeepSpeed's defaults and the Trainer's formulas; each wrong idea by another count."""
 
 from __future__ import annotations
 
 from course_classroom.judge.thought import Thought, held_against, named
 from course_classroom.judge.words import Page
+from course_lib.peers.deepspeed_config.auto import SIZES
 
 SAYS = Page(__file__, "read_config")
 
@@ -16,17 +14,14 @@ MICRO, TIMES, ASKED, BUCKET = 4, 8, 0.3, 2e8  # in the config that it prints
 BYTES, OVERLAP = 2, 4.5
 CLIPPING, REDUCE = 1.0, 5e8  # DeepSpeed's defaults
 BATCH, CLIP, ROOM, ALONE = "batch", "clipping", "buckets, GB", "reduce_bucket_size, own loop"
-SUM, AHEAD = "reduce_bucket_size", "stage3_prefetch_bucket_size"  # by the Trainer, as is PERSIST
-PERSIST = "stage3_param_persistence_threshold"
+SUM, AHEAD, PERSIST = (path.partition(".")[2] for path in SIZES)  # by the Trainer
 STAGE, RAISE = "stage, misspelt", "misspellings that raise"
 
 RIGHT = {
     BATCH: MICRO * TIMES * GPUS,
     CLIP: CLIPPING,
     ROOM: OVERLAP * 2 * BUCKET * BYTES / 1e9,
-    SUM: HIDDEN**2,
-    AHEAD: int(0.9 * HIDDEN**2),
-    PERSIST: 10 * HIDDEN,
+    **{path.partition(".")[2]: of(HIDDEN) for path, (_, of) in SIZES.items()},
     ALONE: REDUCE,
     STAGE: 0,
     RAISE: 1,
