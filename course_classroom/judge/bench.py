@@ -11,7 +11,7 @@ import copy
 import importlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -184,6 +184,16 @@ def number(out: object) -> float | None:
         return as_float(out)
     except Exception:  # text, no data, beyond floats, or whatever an object does when it is asked
         return None
+
+
+def keyed(out: object, keys: Sequence[str], plain: Callable[[str, object], object]) -> dict:
+    """What stands under the keys of a dictionary, each made data by `plain(key, value)`."""
+    there = out if isinstance(out, Mapping) else {}
+    return {
+        "kind": "dict" if there is out else kind(out),
+        "lost": ", ".join(key for key in keys if key not in there),
+        "values": {key: plain(key, there[key]) for key in keys if key in there},
+    }
 
 
 def described(out: object) -> dict:

@@ -127,7 +127,7 @@ def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> Non
             text = f"A {kind} came back; expected is a dict with {keys}."
             raise Finding("not a dictionary", text)
         if seen["lost"]:
-            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {told}")
+            raise Finding("a key missing", f"Without {seen['lost']}: {told}")
         if seen["changed"]:
             text = "Your function changed what it was given. Work on a copy."
             raise Finding("input changed", text)
@@ -190,14 +190,9 @@ def _shown(value: object) -> str:
 
 def _tried(function: Callable, case: Case, cases: Cases) -> dict:
     out, error, given = bench.called(function, *cases.arguments(case))
-    there = out if isinstance(out, Mapping) else {}
-    return {
-        "kind": "dict" if isinstance(out, Mapping) else type(out).__name__,
-        "lost": [key for key in cases.keys if key not in there],
-        "values": {k: _plain(there[k], k in cases.texts) for k in cases.keys if k in there},
-        "error": f"{type(error).__name__}: {str(error)[:200]}" if error else "",
-        "changed": given != cases.arguments(case),
-    }
+    seen = bench.keyed(out, cases.keys, lambda key, value: _plain(value, key in cases.texts))
+    error = f"{type(error).__name__}: {str(error)[:200]}" if error else ""
+    return {**seen, "error": error, "changed": given != cases.arguments(case)}
 
 
 def _plain(value: object, text: bool = False, deep: int = DEEP) -> object:

@@ -1,7 +1,4 @@
-"""The exercises of lesson 14 in the order in which the lesson lists them.
-
-Each is a function, tried on the judge's ranks.
-"""
+"""The exercises of lesson 14 in the order in which the lesson lists them, a file for each."""
 
 from __future__ import annotations
 

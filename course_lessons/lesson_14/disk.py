@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from posixpath import basename, dirname, normpath
 from typing import NamedTuple
 
 from course_classroom.judge import bench
@@ -30,13 +31,9 @@ class Op(NamedTuple):
     border: int = 0
 
     @property
-    def entry(self) -> str:
-        return self.other if self.kind == RENAME else self.path
-
-    @property
     def touches(self) -> set[str]:
         """The entries that it makes, moves or takes away."""
-        return set() if self.kind in (CONTENT, SYNC) else {self.path, self.entry}
+        return set() if self.kind in (CONTENT, SYNC) else {self.path, self.after(self.path)}
 
     @property
     def said(self) -> str:
@@ -44,17 +41,18 @@ class Op(NamedTuple):
         more = f" to {self.other}" if self.kind == RENAME else ""
         return f"{writes.get(self.kind, self.kind)} {self.path}{more}"
 
+    def after(self, path: str) -> str:
+        """Where a path is after it."""
+        moves = self.kind == RENAME and inside(path, self.path)
+        return self.other + path[len(self.path) :] if moves else path
+
 
 def parent(path: str) -> str:
-    return path.rpartition("/")[0] or TOP
+    return dirname(path) or TOP
 
 
 def inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")
-
-
-def moved(path: str, old: str, new: str) -> str:
-    return new + path[len(old) :] if inside(path, old) else path
+    return f"{path}/".startswith(f"{folder}/")
 
 
 class Tree:
@@ -65,17 +63,18 @@ class Tree:
 
     def apply(self, op: Op) -> None:
         """Do one operation; FileNotFoundError, with its path, where something is not there."""
+        folder = parent(op.after(op.path))
         if op.kind in (CONTENT, SYNC, RENAME) and op.path not in self.held:
             raise FileNotFoundError(op.path)
-        if op.kind in (MAKE, CREATE, RENAME) and self.held.get(parent(op.entry), "") is not None:
-            raise FileNotFoundError(parent(op.entry))
+        if op.kind in (MAKE, CREATE, RENAME) and self.held.get(folder, "") is not None:
+            raise FileNotFoundError(folder)
         if op.kind == MAKE:
             self.held.setdefault(op.path)
         elif op.kind in (CREATE, CONTENT):
             self.held[op.path] = op.other
         elif op.kind in (RENAME, REMOVE):
             taken = [path for path in self.held if inside(path, op.path)]
-            held = {moved(path, op.path, op.other): self.held.pop(path) for path in taken}
+            held = {op.after(path): self.held.pop(path) for path in taken}
             self.held |= held if op.kind == RENAME else {}
 
     @property
@@ -84,8 +83,7 @@ class Tree:
 
     def there(self, folder: str) -> dict[str, str]:
         """The files of a folder by their names in it."""
-        files = self.files.items()
-        return {p.rpartition("/")[2]: held for p, held in files if parent(p) == folder}
+        return {basename(p): held for p, held in self.files.items() if parent(p) == folder}
 
 
 class Crash(NamedTuple):
@@ -99,37 +97,38 @@ class Crash(NamedTuple):
 
 def crashes(before: Mapping[str, str], ops: Sequence[Op]) -> Iterator[Crash]:
     """What may be there when everything ends after these operations, in this order."""
-    yield Crash(_replayed(before, ops, set()), power=False)
-    loose = [i for i, op in enumerate(ops) if op.kind != SYNC and not _is_durable(ops, i)]
+
+    def left(lost: set[int], how: str = "", told: Op | None = None) -> Crash:
+        """Without the lost ones, and what cannot be without them."""
+        tree = Tree(before)
+        for i, op in enumerate(ops):
+            if i not in lost:
+                with suppress(FileNotFoundError):
+                    tree.apply(op)
+        return Crash(tree, bool(lost), told, how)
+
+    yield left(set())
+    loose: dict[int, str] = {}  # what a power cut may take, and what has to be synced
+    for i, op in enumerate(ops):
+        synced = op.path if op.kind == SYNC else ""
+        loose = {k: op.after(path) for k, path in loose.items() if path != synced}
+        if not synced:
+            loose[i] = op.path if op.kind == CONTENT else parent(op.after(op.path))
     for i in loose:
         lost = _chain(ops, i, range(i + 1, len(ops)))
         # Of all that is lost a rename tells most: it changes what a reader sees.
-        told = next((k for k in sorted(lost) if ops[k].kind == RENAME), i)
-        how = f"What has not reached the disk: {ops[told].said}. "
-        yield Crash(_replayed(before, ops, lost), True, ops[told], how)
+        told = ops[next((k for k in sorted(lost) if ops[k].kind == RENAME), i)]
+        yield left(lost, f"What has not reached the disk: {told.said}. ", told)
     for i in loose:
-        lost = set(loose) - _chain(ops, i, range(i - 1, -1, -1))
         how = f"Of what was not synced this alone has reached the disk: {ops[i].said}. "
-        yield Crash(_replayed(before, ops, lost), True, how=how)
-    if loose:
-        yield Crash(_replayed(before, ops, set(loose)), power=True)
-
-
-def _is_durable(ops: Sequence[Op], i: int) -> bool:
-    """Whether a sync behind it has taken it to the disk."""
-    path = ops[i].path if ops[i].kind == CONTENT else parent(ops[i].entry)
-    for later in ops[i + 1 :]:
-        if later.kind == RENAME:
-            path = moved(path, later.path, later.other)
-        elif later.kind == SYNC and later.path == path:
-            return True
-    return False
+        yield left({*loose} - _chain(ops, i, range(i - 1, -1, -1)), how)
+    yield left({*loose})
 
 
 def _chain(ops: Sequence[Op], i: int, others: Iterable[int]) -> set[int]:
     """An operation and those of the others on the same entries, which keep their order: the later
     ones cannot be without it, nor it without the earlier ones."""
-    found, entries = {i}, set(ops[i].touches)
+    found, entries = {i}, {*ops[i].touches}
     for k in others:
         if ops[k].touches & entries:
             found.add(k)
@@ -137,21 +136,11 @@ def _chain(ops: Sequence[Op], i: int, others: Iterable[int]) -> set[int]:
     return found
 
 
-def _replayed(before: Mapping[str, str], ops: Sequence[Op], lost: set[int]) -> Tree:
-    """The disk after these operations without the lost ones, and what cannot be without them."""
-    tree = Tree(before)
-    for i, op in enumerate(ops):
-        if i not in lost:
-            with suppress(FileNotFoundError):
-                tree.apply(op)
-    return tree
-
-
 # ---- what runs on the judge's ranks: nothing is written, and what each rank does is noted
-MOST = 200  # operations of one rank: a save needs about ten
+MOST, ACROSS = 200, "another file system"  # operations of one rank: a save needs about ten
 # Collectives that no rank leaves before all have come.
 BORDERS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-ACROSS = "another file system"
+data_of = "{}, piece {}, {}".format  # what a rank's file is to hold: of its name, rank, and a seed
 
 
 class Disk:
@@ -159,10 +148,6 @@ class Disk:
 
     def __init__(self, book: Book, rank: int):
         self._book, self._rank, self.notes = book, rank, []
-
-    @property
-    def borders(self) -> int:
-        return sum(record.op in BORDERS for record in self._book.records)
 
     def make(self, folder: str) -> None:
         self._note(MAKE, folder)
@@ -175,9 +160,9 @@ class Disk:
         self._note(SYNC, path)
 
     def rename(self, old: str, new: str) -> None:
-        if any(str(path).startswith("/") for path in (old, new)):
-            raise OSError(18, ACROSS, str(old), None, str(new))
-        self._note(RENAME, old, _plain(new))
+        if "/" in (str(old)[:1], str(new)[:1]):
+            raise OSError(18, ACROSS, old, None, new)
+        self._note(RENAME, old, normpath(str(new)))
 
     def remove(self, path: str) -> None:
         self._note(REMOVE, path)
@@ -185,28 +170,16 @@ class Disk:
     def _note(self, kind: str, path: str, other: str = "") -> None:
         if len(self.notes) >= MOST:
             raise RuntimeError(f"{MOST} operations on the disk, and a save needs about ten")
-        self.notes.append((kind, _plain(path), other, self._rank, self.borders))
+        border = sum(map(self._book.count, BORDERS))
+        self.notes.append((kind, normpath(str(path)), other, self._rank, border))
 
 
-def _plain(path: str) -> str:
-    """A path below the run's folder, in one spelling."""
-    if not isinstance(path, str):
-        raise TypeError(f"a path is a text, and here is a {type(path).__name__}")
-    parts = [part for part in path.split("/") if part not in ("", TOP)]
-    return ("/" if path.startswith("/") else "") + "/".join(parts) or TOP
-
-
-def data_of(name: str, rank: int, seed: int) -> str:
-    """What a rank's file is to hold."""
-    return f"{name}, piece {rank}, {seed * 1009 + rank}"
-
-
-def run(
-    function: Callable, group: Group, name: str, older: list[str], keep: int, seed: int
-) -> dict:
+def run(function: Callable, group: Group, name: str, older: list, keep: int, seed: int) -> dict:
     """One save; what this rank did with the disk."""
-    given, data = list(older), data_of(name, group.rank(), seed)
+    given, rank = list(older), group.rank()
     with ledger() as book:
-        disk = Disk(book, group.rank())
-        bench.watched(lambda: function(disk, name, data, given, keep, group))
-    return {"notes": disk.notes, "borders": disk.borders, "changed": given != older}
+        disk = Disk(book, rank)
+        bench.watched(lambda: function(disk, name, data_of(name, rank, seed), given, keep, group))
+    own = [note for note in disk.notes if note[0] == CREATE and note[1].endswith(f"rank-{rank}")]
+    borders, changed = sum(map(book.count, BORDERS)), given != older
+    return {"notes": disk.notes, "borders": borders, "changed": changed, "own": len(own)}

@@ -6,28 +6,115 @@ the losses of three more steps against those of a run that was never saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
 
 import torch
 from torch import Tensor
 
-from course_classroom.judge import bench, looking
-from course_classroom.judge.answer import Answer
-from course_classroom.judge.frame import Exercise
-from course_classroom.judge.judge import Judge, on, refuse_none
+from course_classroom.judge import bench, looking, words
+from course_classroom.judge.judge import on
 from course_classroom.judge.looking import ITEM, THREE, TWO, alike, ideas, near, refuse_idea
-from course_classroom.judge.words import Page
-from course_lessons.lesson_14 import old_ranks
-from course_lessons.lesson_14.old_ranks import BATCH, KINDS, MASTER, PADDING, Run
+from course_lessons.lesson_14.trial import Trial, exercise, keyed
 from course_lib.collectives.call import Group
 
-SAYS = Page(__file__, "from_old_ranks")
-STEP, NEXT = "step", "next"
-KEYS = (*KINDS, STEP, NEXT)
+SAYS = words.Page(__file__, "from_old_ranks")
+KEYS = ("master", "exp_avg", "exp_avg_sq", "step", "next")
+KINDS, (STEP, NEXT), MASTER = KEYS[:3], KEYS[3:], KEYS[0]
 # The old world, the new ranks, and whether the last of them holds no bias.
 CASES = ((4, THREE, False), (3, TWO, False), (2, THREE, False), (2, THREE, True))
+BATCH, STEPS = 12, 3  # samples of a step, over all ranks; steps that are made after the load
+RATE, BETAS, EPS, DECAY = 0.05, (0.9, 0.99), 1e-8, 0.1
+PADDING = -777.0  # what stands there is no parameter
 BEFORE = 2.0  # the run that is read first has each state so many times as large
+Layout = list[list[tuple[str, int]]]  # group by group, (name, elements) in their order
+
+
+def totals(layout: Layout) -> list[int]:
+    """Elements of each group."""
+    return [sum(size for _, size in group) for group in layout]
+
+
+def places(layout: Layout, ranks: int, floor: bool = False, base: bool = False) -> tuple:
+    """Each element's rank, and its place in that rank's shard; or where it would be with pieces
+    rounded down to the `floor`, or with a `base` of the second group that forgets padding."""
+    found, begin = [], 0
+    for total in totals(layout):
+        down, up = total // ranks, math.ceil(total / ranks)
+        piece, k = down if floor else up, torch.arange(total)
+        found.append((k // piece, begin + k % piece))
+        begin += down if base else piece
+    return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def shards(elements: Tensor, layout: Layout, ranks: int, fill: float = 0.0) -> Tensor:
+    """(ranks, length): every rank's piece of each group, one after another."""
+    rank, at = places(layout, ranks)
+    made = torch.full((ranks, int(at.max()) + 1), fill, dtype=torch.float64)
+    made[rank, at] = elements
+    return made
+
+
+class Run:
+    """What m ranks have saved and n ranks read: groups that divide neither by m nor by n, nor by m
+    as they would be rounded down; or so `few` biases that the last of three ranks holds none."""
+
+    def __init__(self, m: int, n: int, few: bool, seed: int):
+        r, made = Random(seed), torch.Generator().manual_seed(seed)
+        self.m, self.n, self.seed, self.step = m, n, seed, r.randint(3, 9)
+        self._lay(r.choice((3, 5, 6)), 2, 2)
+        while not few and not self._tells_apart():
+            self._lay(r.randint(3, 7), r.randint(5, 15), r.randint(1, 7))
+        drawn = torch.randn(3, len(self.order), generator=made, dtype=torch.float64)
+        # Of each kind all elements, in the old order.
+        self.states = dict(zip(KINDS, (*drawn[:2], drawn[2].square()), strict=True))
+        self.files = {kind: shards(x, self.old, m, PADDING) for kind, x in self.states.items()}
+        self.right = {kind: shards(x[self.order], self.new, n) for kind, x in self.states.items()}
+        self.held = places(self.new, n)[0].bincount(minlength=n).tolist()
+
+    def _lay(self, i: int, h: int, o: int) -> None:
+        """Two products with biases, i → h → o; in the new layout the last of a group is first."""
+        self.old = [[("up", h * i), ("down", o * h)], [("up.bias", h), ("down.bias", o)]]
+        self.new = [group[::-1] for group in self.old]
+        groups = torch.arange(sum(totals(self.old))).split(totals(self.old))
+        self.order = torch.cat([k.roll(-g[0][1]) for k, g in zip(groups, self.old, strict=True)])
+
+    def _tells_apart(self) -> bool:
+        m, n, (weights, biases) = self.m, self.n, totals(self.old)
+        uneven = all(total % k for total in (weights, biases) for k in (m, n))
+        # Old files that the elements of one parameter come from which one new rank holds.
+        names = [name for group in self.new for name, size in group for _ in range(size)]
+        old, new = places(self.old, m)[0][self.order].tolist(), places(self.new, n)[0].tolist()
+        files = Counter((name, rank) for name, rank, _ in {*zip(names, new, old, strict=True)})
+        return uneven and biases > m * (m - 1) and max(files.values()) >= min(m, 3)
+
+    def misread(self, kind: str, **how: bool) -> Tensor:
+        """The new shards, where the old files were taken to lie as `places` says."""
+        file, (rank, at) = self.files[kind], places(self.old, self.m, **how)
+        last, end = (size - 1 for size in file.shape)  # what would lie beyond is read from there
+        read = file[rank.clamp(max=last), at.clamp(max=end)]
+        return shards(read[self.order], self.new, self.n)
+
+    def losses(self, kinds: Sequence, step: int, starts: Sequence[int]) -> list[float]:
+        """The next losses of a linear regression on all parameters, from shards of these kinds
+        under AdamW; each rank's samples begin at its start."""
+        there, found = places(self.new, self.n), []
+        master, first, second = (torch.stack([*kind])[there] for kind in kinds)
+        decay = RATE * DECAY * (torch.arange(len(master)) < totals(self.new)[0])
+        made, count = torch.Generator().manual_seed(self.seed + 1), BATCH * (self.step + STEPS)
+        samples = torch.randn(count, len(master), generator=made, dtype=torch.float64)
+        for t in range(step + 1, step + 1 + STEPS):
+            k, (one, two) = BATCH * (t - step - 1), BETAS
+            rows = samples[[k + at + i for at in starts for i in range(BATCH // len(starts))]]
+            errors = rows @ master
+            found.append(errors.square().mean().item())
+            grad = 2 * rows.T @ errors / len(rows)
+            first, second = one * first + (1 - one) * grad, two * second + (1 - two) * grad * grad
+            update = (first / (1 - one**t)) / ((second / (1 - two**t)).sqrt() + EPS)
+            master = master * (1 - decay) - RATE * update
+        return found
 
 
 # ---- what runs on the judge's ranks
@@ -36,230 +123,152 @@ class Old:
 
     def __init__(self, run: Run, times: float = 1.0):
         self.world, self.step, self.batch = run.m, run.step, BATCH
-        self.layout = [list(group) for group in run.old]
+        self.layout = [*map(list, run.old)]
         self.samples = run.step * BATCH // run.m
-        self._files = {kind: times * held for kind, held in old_ranks.files(run).items()}
-        self.ranges: list[tuple[int, str, int, int]] = []
+        self._files, self.seen = {kind: times * held for kind, held in run.files.items()}, []
 
     def read(self, rank: int, kind: str, start: int, stop: int) -> Tensor:
         """Elements start to stop of an old rank's file."""
-        if kind not in KINDS or rank not in range(self.world):
-            raise ValueError(f"there is no file {kind} of rank {rank}")
-        held = self._files[kind][rank]
-        if not 0 <= start <= stop <= len(held):
-            raise ValueError(f"{start} to {stop} of a file with {len(held)} elements")
-        self.ranges.append((rank, kind, start, stop))
-        return held[start:stop].clone()
+        if rank not in range(self.world) or not 0 <= start <= stop <= len(self._files[kind][rank]):
+            raise ValueError(f"no file {kind} of a rank {rank} has elements {start} to {stop}")
+        self.seen += [(kind, rank, k) for k in range(start, stop)]
+        return self._files[kind][rank][start:stop].clone()
 
 
-def run(function: Callable, group: Group, m: int, few: bool, seed: int) -> dict:
+def run(function: Callable, group: Group, m: int, few: bool, seed: int, when: str) -> dict:
     """Two runs of the same sizes are read, one after the other; both results stay alive."""
-    saved = old_ranks.drawn(m, group.size(), seed, few)
-    earlier, old, given = Old(saved, BEFORE), Old(saved), saved.new
-    first, _ = bench.watched(lambda: function(earlier, saved.new, group))
-    before = {key: x for key, x in _values(first).items() if _is_shard(x)}
+    saved, rank = Run(m, group.size(), few, seed), group.rank()
+    earlier, old = Old(saved, BEFORE), Old(saved)
+    its, given = ([*map(list, saved.new)] for _ in range(2))
+    first, _ = bench.watched(lambda: function(earlier, its, group))
+    before = [(x, x.detach().clone()) for x in _shards(first)]
     out, facts = bench.watched(lambda: function(old, given, group))
-    values, now, ranges = _values(out), _values(first), old.ranges
+    cells = [x.data_ptr() + ITEM * x.stride(0) * k for x in _shards(out) for k in range(len(x))]
+    read, distinct, need = len(old.seen), len({*old.seen}), len(KINDS) * saved.held[rank]
+    head = f"The shards are right. Rank {rank} reads {read * ITEM} bytes, {when}, "
     return {
-        "kind": "dict" if isinstance(out, Mapping) else type(out).__name__,
-        "lost": ", ".join(key for key in KEYS if key not in values),
-        "values": values,
+        **keyed(out, KEYS, _plain),
         "changed": (given, old.layout) != (saved.new, saved.old),
-        "shared": _overlap([out[kind] for kind in KINDS if _is_shard(values.get(kind))]),
-        "kept": all(_is_shard(now.get(kind)) and alike(x, now[kind]) for kind, x in before.items()),
-        "read": sum(stop - start for *_, start, stop in ranges),
-        "distinct": len({(*file, k) for *file, start, stop in ranges for k in range(start, stop)}),
+        "shared": len({*cells}) < len(cells),
+        "kept": all(alike(x.detach(), was) for x, was in before),
+        "head": f"{head}and needs {need * ITEM}. ",
         "sent": facts["bytes"],
+        "reads": {
+            "everything is read": distinct == sum(held.numel() for held in saved.files.values()),
+            "too much is read": distinct > need,
+            "read twice": read > need,
+            "sent round": facts["bytes"],
+        },
     }
 
 
-def _values(out: object) -> dict[str, Tensor | int | float | str]:
-    """What stands under the keys, as data: words where it is neither a shard nor a number."""
-    if not isinstance(out, Mapping):
-        return {}
-    return {key: _plain(out[key], key in KINDS) for key in KEYS if key in out}
+def _shards(out: object) -> list[Tensor]:
+    """What came back under the kinds, as far as it is shards."""
+    held = [out.get(kind) for kind in KINDS] if isinstance(out, Mapping) else []
+    return [x for x in held if bench.plain(x) and x.dim() == 1 and x.dtype == torch.float64]
 
 
-def _plain(value: object, of_a_kind: bool) -> Tensor | int | float | str:
-    if of_a_kind and _is_shard(value):
+def _plain(key: str, value: object) -> Tensor | float | str:
+    """A shard or a number, as the key has it; in words where it is something else."""
+    if key in KINDS and _shards({key: value}):
         return value.detach().clone()
-    plain = None if of_a_kind else bench.number(value)
-    if plain is not None:  # a whole number of any type as an int
-        return int(plain) if hasattr(value, "__index__") and plain.is_integer() else plain
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
-    return f"a {type(value).__name__}"
-
-
-def _is_shard(x: object) -> bool:
-    return bench.plain(x) and x.dim() == 1 and x.dtype == torch.float64
-
-
-def _overlap(shards: list[Tensor]) -> bool:
-    """Whether two shards have an element of memory in common."""
-    cells = [{x.data_ptr() + ITEM * x.stride(0) * k for k in range(len(x))} for x in shards]
-    return any(mine & other for k, mine in enumerate(cells) for other in cells[:k])
+    plain = None if key in KINDS else bench.number(value)
+    if plain is None:
+        return looking.came_back(bench.described(value))
+    whole = plain.is_integer() and hasattr(value, "__index__")  # of any type
+    return int(plain) if whole else plain
 
 
 # ---- what is said of it
-class Trial(NamedTuple):
-    reports: list[dict]
-    run: Run
-    seed: int
-    when: str
-
-    @property
-    def n(self) -> int:
-        return len(self.reports)
-
-    @property
-    def sizes(self) -> list[int]:
-        """Elements of each group."""
-        return [sum(size for _, size in group) for group in self.run.new]
-
-    @property
-    def held(self) -> list[int]:
-        """How many elements of a new rank's shard are parameters."""
-        ranks = [rank for rank, _ in old_ranks.places(self.run.new, self.n).values()]
-        return [ranks.count(rank) for rank in range(self.n)]
-
-    def seen(self, key: str) -> list:
-        return [report["values"][key] for report in self.reports]
-
-    def wanted(self, key: str) -> Sequence:
-        if key in KINDS:
-            return old_ranks.shards(self.run.states[key], self.run.new, self.n)
-        begin, part = self.run.step * BATCH, BATCH // self.n
-        return [self.run.step if key == STEP else begin + r * part for r in range(self.n)]
+def trials(tried: Callable, seed: int) -> Iterator[Trial]:
+    for k, (m, members, few) in enumerate(CASES, seed):
+        n = len(members)
+        when = f"from {m} ranks to {n}, {on(members)}{', with few biases' if few else ''}"
+        yield tried(members, when, m, few, k, when, right=Run(m, n, few, k))
 
 
-def judge_go_on(answer: Answer, judge: Judge) -> None:
-    """Try from_old_ranks; raise the Finding that explains best what is wrong."""
-    judge.take(answer, __name__)
-    seed = looking.fresh_seed()
-    LOOKS.at(answer, (_tried(answer, judge, *case, seed + k) for k, case in enumerate(CASES)))
-
-
-def _tried(answer: Answer, judge: Judge, m: int, members: list[int], few: bool, seed: int) -> Trial:
-    n = len(members)
-    when = f"from {m} ranks to {n}, {on(members)}{', with few biases' if few else ''}"
-    reports = judge.trial(answer, run, m, few, seed, members=members, when=when)
-    refuse_none(reports, when, "a dictionary with its shards")
-    return Trial(reports, old_ranks.drawn(m, n, seed, few), seed, when)
-
-
-def _look_at_shape(one: Trial) -> None:
-    forms = {
-        "not a dictionary": lambda r: r["kind"] != "dict",
-        "a key missing": lambda r: r["lost"],
-    }
-    SAYS.refuse_each(one.reports, forms, keys=", ".join(KEYS), when=one.when)
+def at_form(one: Trial) -> None:
+    one.refuse(SAYS, "form")
+    run, sizes = one.right, totals(one.right.new)
+    length, floor = run.right[MASTER].shape[1], sum(size // run.n for size in sizes)
     for kind in KINDS:
-        wanted, seen = len(one.wanted(kind)[0]), one.seen(kind)
+        seen = one.seen(kind)
         for rank, x in enumerate(seen):
-            form = {"not a shard": not isinstance(x, Tensor)}
-            SAYS.refuse(form, kind=kind, rank=rank, seen=x, when=one.when)
-            floor = sum(size // one.n for size in one.sizes)
             looks = {
-                "not cut": len(x) >= sum(one.sizes),
-                "own padding forgotten": len(x) == one.held[rank],
+                "not a shard": not isinstance(x, Tensor),
+                "not cut": len(x) >= sum(sizes),
+                "own padding forgotten": len(x) == run.held[rank] != length,
                 "rounded down": all(len(other) == floor for other in seen),
-                "wrong length": True,
+                "wrong length": len(x) != length,
             }
-            text = f"`{kind}` on rank {rank} has {len(x)} elements, {one.when}, and not {wanted}. "
-            if len(x) != wanted:
-                SAYS.refuse(looks, text=text)
-
-
-def _look_at_memory(one: Trial) -> None:
+            text = f"`{kind}` on rank {rank} has {len(x)} elements, {one.when}, and not {length}. "
+            SAYS.refuse(looks, kind=kind, rank=rank, seen=x, text=text, when=one.when)
     looking.refuse_changed(one, "a layout")
     looks = {"one buffer #1": lambda r: r["shared"], "one buffer #2": lambda r: not r["kept"]}
     SAYS.refuse_each(one.reports, looks, when=one.when)
 
 
-def _look_at_values(one: Trial) -> None:
-    for kind in KINDS:
-        if not looking.all_near(one.seen(kind), one.wanted(kind)):
-            _refuse_shards(one, kind, one.seen(kind), list(one.wanted(kind)))
+def at_values(one: Trial) -> None:
+    run, n, m = one.right, one.right.n, one.right.m
+    for kind, right in run.right.items():
+        if not looking.all_near(one.seen(kind), [*right]):
+            _refuse_shards(run, kind, one.seen(kind), one.when)
     for key in (STEP, NEXT):
         for rank, value in enumerate(one.seen(key)):
             other = {"not a whole number": type(value) is not int}
             SAYS.refuse(other, key=key, rank=rank, value=value, when=one.when)
     steps, seen = one.seen(STEP), one.seen(NEXT)
-    looks = {"step forgotten": not any(steps), "another step": steps != one.wanted(STEP)}
-    SAYS.refuse(looks, step=steps, when=one.when)
-    n, m, every = one.n, one.run.m, one.run.step * BATCH  # samples that all old ranks have read
+    every, part = run.step * BATCH, BATCH // n  # samples that all old ranks have read
     begins = {  # where the new ranks' samples begin, and how far apart they are
-        "data from the start": (0, BATCH // n),
-        "one old rank's count": (every // m, BATCH // n),
-        "counted with the new ranks": (every // m * n, BATCH // n),
+        "data from the start": (0, part),
+        "one old rank's count": (every // m, part),
+        "counted with the new ranks": (every // m * n, part),
         "the same for all ranks": (every, 0),
         "the old ranks' part": (every, BATCH // m),
         "a batch for each rank": (every, BATCH),
         "parts of one sample": (every, 1),
     }
-    given = {entry: [at + r * apart for r in range(n)] for entry, (at, apart) in begins.items()}
-    met = {entry: seen == starts for entry, starts in given.items()}
-    if seen != one.wanted(NEXT):
-        SAYS.refuse({**met, "another sample": True}, next=seen, when=one.when)
+    looks = {"step forgotten": not any(steps), "another step": steps != [run.step] * n}
+    for entry, (at, apart) in begins.items():
+        looks[entry] = seen == [at + r * apart for r in range(n)]
+    looks["another sample"] = seen != [every + r * part for r in range(n)]
+    SAYS.refuse(looks, step=steps, next=seen, when=one.when)
 
 
-def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tensor]) -> None:
-    run, n, about = one.run, one.n, {"kind": kind, "when": one.when}
+def _refuse_shards(run: Run, kind: str, seen: list[Tensor], when: str) -> None:
+    wanted, about = [*run.right[kind]], {"kind": kind, "when": when}
+    for other in (other for other in KINDS if other != kind):
+        mixed = {"kinds mixed up": run.right[other]}
+        refuse_idea(seen, ideas(SAYS, mixed, other=other, **about), when)
     gives = {
         "nothing read" if kind == MASTER else "moments forgotten": [0 * x for x in wanted],
         "the call before": [BEFORE * x for x in wanted],
-        "every rank has the first one's": [wanted[0]] * n,
-        "the old order": old_ranks.shards(run.states[kind], run.old, n),
-        "old pieces rounded down": old_ranks.misread(run, n, kind, floor=True),
-        "padding between the groups": old_ranks.misread(run, n, kind, base=True),
+        "every rank has the first one's": [wanted[0]] * run.n,
+        "the old order": shards(run.states[kind], run.old, run.n),
+        "old pieces rounded down": run.misread(kind, floor=True),
+        "padding between the groups": run.misread(kind, base=True),
     }
-    for other in (other for other in KINDS if other != kind):
-        mixed = {"kinds mixed up": one.wanted(other)}
-        refuse_idea(seen, ideas(SAYS, mixed, other=other, **about), one.when)
-    refuse_idea(seen, ideas(SAYS, gives, **about), one.when)
+    refuse_idea(seen, ideas(SAYS, gives, **about), when)
     pairs = list(zip(seen, wanted, strict=True))
     looks = {
-        "padding leaks in": any(bool((x == PADDING).any()) for x in seen),
+        "padding leaks in": any((x == PADDING).any() for x in seen),
         "padding not zero": all(near(x[w != 0], w[w != 0]) for x, w in pairs),
         "some left zero": all(near(x, torch.where(x == 0, 0.0, w)) for x, w in pairs),
-        "another order": all(bool(torch.isin(x, w).all()) for x, w in pairs),
+        "another order": all(torch.isin(x, w).all() for x, w in pairs),
         "another's elements": True,
     }
     SAYS.refuse(looks, **about)
 
 
-def _look_at_reads(one: Trial) -> None:
-    whole = sum(held.numel() for held in old_ranks.files(one.run).values())
-    for rank, (report, held) in enumerate(zip(one.reports, one.held, strict=True)):
-        need = len(KINDS) * held
-        looks = {
-            "everything is read": report["distinct"] == whole,
-            "too much is read": report["distinct"] > need,
-            "read twice": report["read"] > need,
-            "sent round": report["sent"],
-        }
-        head = f"The shards are right. Rank {rank} reads {report['read'] * ITEM} bytes, "
-        head += f"{one.when}, and needs {need * ITEM}. "
-        SAYS.refuse(looks, head=head, sent=report["sent"])
-
-
-def _look_at_losses(one: Trial) -> None:
+def at_losses(one: Trial) -> None:
     """The tensors out of the shards, trained on, beside the run as it was before the save."""
-    run, there = one.run, old_ranks.places(one.run.new, one.n)
-    states = {kind: old_ranks.whole(one.seen(kind), there) for kind in KINDS}
-    seen = old_ranks.losses(run, states, one.seen(STEP)[0], one.seen(NEXT), one.seed)
-    wanted = old_ranks.losses(run, run.states, run.step, [run.step * BATCH], one.seed)
+    run, (step, *_) = one.right, one.seen(STEP)
+    seen = run.losses(map(one.seen, KINDS), step, one.seen(NEXT))
+    wanted = run.losses(run.right.values(), run.step, [run.step * BATCH])
     for k, (loss, right) in enumerate(zip(seen, wanted, strict=True), 1):
         other = {"another loss": not near(loss, right)}
         SAYS.refuse(other, k=k, seen=loss, when=one.when, loss=right)
 
 
-LOOKS = looking.Looks(
-    shape=_look_at_shape,
-    unchanged=_look_at_memory,
-    value=_look_at_values,
-    traffic=_look_at_reads,
-    later_steps=_look_at_losses,
-)
-FROM_OLD_RANKS = Exercise(judge=judge_go_on, **SAYS.about)
+LOOKS = {"shape": at_form, "value": at_values, "traffic": "reads", "later_steps": at_losses}
+FROM_OLD_RANKS = exercise(SAYS, run, "a dictionary with its shards", trials, LOOKS, {})

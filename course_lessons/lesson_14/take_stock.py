@@ -1,212 +1,227 @@
 """`take_stock` of lesson 14: which tensors of a stage-3 model are placeholders, and a whole save.
 
-Between uses a parameter is of size 0, as under DeepSpeed's stage 3, and computing with it is no
-error. An answer is held against the whole model, against one gather for each, and against how much
-is whole at once.
+Between uses a parameter is of size 0, and computing with it is no error; when a block ends, what
+was whole in it is overwritten. An answer is held against the whole model, against one gather for
+each, and against how much is whole at once.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from itertools import chain, product
 
+import torch
 from torch import Tensor, nn
 
-from course_classroom.judge.answer import Answer
-from course_classroom.judge.finding import Finding
-from course_classroom.judge.frame import Exercise
-from course_classroom.judge.judge import Judge, on, refuse_none
-from course_classroom.judge.looking import THREE, TWO, Looks, fresh_seed, near
-from course_classroom.judge.words import Page
-from course_lessons.lesson_14 import stock_trial as trial
-from course_lessons.lesson_14.stock_trial import (
-    DECAY,
-    KEYS,
-    NORM,
-    NUMEL,
-    PLACEHOLDERS,
-    SMALL,
-    Small,
-)
+from course_classroom.judge import bench, words
+from course_classroom.judge.by_cases import same
+from course_classroom.judge.judge import on
+from course_classroom.judge.looking import THREE, TWO, alike, near
+from course_classroom.ranks import agreement
+from course_lessons.lesson_14.trial import Trial, exercise, keyed
+from course_lib.collectives import all_gather
+from course_lib.collectives.call import Group
 
-SAYS = Page(__file__, "take_stock")
+SAYS = words.Page(__file__, "take_stock")
+KEYS = PLACEHOLDERS, DECAY, NUMEL, NORM = ("placeholders", "decay", "numel", "norm")
+SMALL = 16  # elements: a parameter of as many at most stays whole
 
 
-class Trial(NamedTuple):
-    reports: list[dict]
-    model: Small
-    when: str
+# ---- what runs on the judge's ranks: a model whose weights come and go, silently
+class Small(nn.Module):
+    """A table (v, h) that is a head too, two layers, a weight of three dims, a large vector, what
+    is small, also with two dims, buffers: one without elements, one that no file has."""
 
-    @property
-    def state(self) -> dict[str, Tensor]:
-        return self.model.state_dict(keep_vars=True)
+    def __init__(self, v: int, h: int, f: int, seed: int):
+        super().__init__()
+        self.tokens = nn.Embedding(v, h)
+        self.up, self.down = nn.Linear(h, f), nn.Linear(f, h, bias=False)
+        self.temperature = nn.Parameter(torch.ones(1))
+        self.shift, self.mix = nn.Parameter(torch.ones(v)), nn.Parameter(torch.ones(2, 3))
+        self.mixer = nn.Conv1d(h, 2, 3)
+        self.register_buffer("positions", torch.zeros(3, h))
+        self.register_buffer("history", torch.zeros(0, h))
+        self.register_buffer("mask", torch.zeros(3, 3), persistent=False)
+        self.head = nn.Linear(h, v, bias=False, device="meta")
+        self.head.weight = self.tokens.weight
+        self.double()
+        made = torch.Generator().manual_seed(seed)
+        for x in (*self.parameters(), *self.buffers()):
+            if x is not self.temperature:  # it is 1., and no placeholder
+                x.data.normal_(generator=made)
 
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        return {name: p.detach() for name, p in self.model.named_parameters()}
 
-    @property
-    def cut(self) -> list[str]:
-        """The names of a state_dict whose tensors are placeholders between uses."""
-        large = [name for name, x in self.state.items() if x.numel() > SMALL]
-        return sorted(name for name in large if isinstance(self.state[name], nn.Parameter))
+class Cut:
+    """The large parameters of a model, cut over a group: whole in a block, overwritten after it."""
+
+    def __init__(self, model: nn.Module, group: Group):
+        self.group, self.shards = group, {}
+        self.counts: Counter = Counter()  # gathers, by name
+        self.most = 0  # elements that were whole at once
+        for name, p in model.named_parameters():
+            if p.numel() > SMALL:
+                flat = nn.functional.pad(p.detach().flatten(), (0, -p.numel() % group.size()))
+                own = flat.chunk(group.size())[group.rank()].clone()
+                self.shards[p], p.data = (name, p.shape, own), p.new_empty(0)
+
+    @contextmanager
+    def gathered(self, *what: nn.Module | Tensor) -> Iterator[None]:
+        """Have these parameters whole in here; every rank of the group comes."""
+        lists = (x.parameters() if isinstance(x, nn.Module) else [x] for x in what)
+        mine = [p for p in dict.fromkeys(chain(*lists)) if p in self.shards and not p.numel()]
+        for p in mine:
+            name, shape, own = self.shards[p]
+            p.data = all_gather(own, self.group)[: shape.numel()].view(shape)
+            self.counts[name] += 1
+        self.most = max(self.most, sum(p.numel() for p in self.shards))
+        try:
+            yield
+        finally:
+            for p in mine:
+                p.data.fill_(torch.nan)
+                p.data = p.new_empty(0)
 
 
-def judge_stock(answer: Answer, judge: Judge) -> None:
-    """Try take_stock; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
-    seed = fresh_seed()
+def run(function: Callable, group: Group, sizes: Sequence[int], seed: int) -> dict:
+    """Call `function` on a model, and on another one before the first one's writer has read."""
+    models = [Small(*sizes, seed + k) for k in range(2)]
+    cut, later = (Cut(model, group) for model in models)
+    given: list[tuple[str, Tensor]] = []
+
+    def write(name: str, tensor: Tensor) -> None:
+        given.append((str(name), tensor))
+
+    out, facts = bench.watched(lambda: function(models[0], cut.gathered, write, group))
+    written = [{**bench.described(x), "name": name, "tensor": _copy(x)} for name, x in given]
+    bench.watched(lambda: function(models[1], later.gathered, write, group))
+    for each, (_, held) in zip(written, given, strict=False):  # the later model's are beyond them
+        each["overwritten"] = not alike(each["tensor"], _copy(held))
+    large = max(p.numel() for p in Small(*sizes, seed).parameters())
+    others = sum(facts["ops"].values()) - cut.counts.total()
+    twice = ", ".join(sorted(name for name, count in cut.counts.items() if count > 1))
+    gathers = {"whole at once": cut.most > large, "gathered twice": twice, "more messages": others}
+    about = {"written": written, "writes": len(written), "largest": large}
+    about |= {"most": cut.most, "twice": twice, "others": others, "gathers": gathers}
+    return {**keyed(out, KEYS, _plain), **about}
+
+
+def _copy(x: object) -> Tensor | None:
+    return x.detach().clone() if bench.plain(x) else None
+
+
+def _plain(key: str, value: object) -> list[str] | float | str:
+    """A list of names or a number, as the key has it; of anything else, its type's name."""
+    listed = key in (PLACEHOLDERS, DECAY)
+    if listed and isinstance(value, list | tuple | Set) and {*map(type, value)} <= {str}:
+        return sorted(value)
+    plain = None if listed else bench.number(value)
+    return f"a {type(value).__name__}" if plain is None else plain
+
+
+# ---- what is said of it
+def trials(tried: Callable, seed: int) -> Iterator[Trial]:
     h = 5 + seed % 4
-    cases = ((THREE, (17 + seed % 5, h, h + 2)), (TWO, (19, h + 1, h + 5)))
-    LOOKS.at(answer, (_tried(answer, judge, *case, seed) for case in cases))
+    for members, sizes in ((THREE, [17 + seed % 5, h, h + 2]), (TWO, [19, h + 1, h + 5])):
+        yield tried(members, on(members), sizes, seed, right=Small(*sizes, seed))
 
 
-def _tried(
-    answer: Answer, judge: Judge, members: list[int], sizes: Sequence[int], seed: int
-) -> Trial:
-    when = on(members)
-    try:
-        reports = judge.trial(answer, trial.run, list(sizes), seed, members=members, when=when)
-    except Finding as finding:
-        SAYS.refuse({"not all ranks gather": finding.hangs}, when=when, text=finding.text)
-        raise
-    refuse_none(reports, when, "a dictionary")
-    return Trial(reports, Small(*sizes, seed), when)
-
-
-def _look_at_shape(one: Trial) -> None:
-    forms = {
-        "not a dictionary": lambda r: r["kind"] != "dict",
-        "a key missing": lambda r: r["lost"],
-    }
-    SAYS.refuse_each(one.reports, forms, keys=", ".join(KEYS), when=one.when)
-    for rank, report in enumerate(one.reports):
-        for key, value in report["values"].items():
-            listed = isinstance(value, list) == (key in (PLACEHOLDERS, DECAY))
-            other = {"of another kind": isinstance(value, str) or not listed}
-            SAYS.refuse(other, key=key, value=value, rank=rank, when=one.when)
-
-
-def _look_at_numbers(one: Trial) -> None:
-    for rank, report in enumerate(one.reports):
-        values, where = report["values"], f"on rank {rank}, {one.when}"
-        _look_at_placeholders(one, values[PLACEHOLDERS], where)
-        _look_at_decay(one, values[DECAY], where)
-        for key in (NUMEL, NORM):
-            _look_at_count(one, key, values[key], where)
-
-
-def _look_at_placeholders(one: Trial, seen: list[str], where: str) -> None:
-    extra, lost = sorted(set(seen) - set(one.cut)), sorted(set(one.cut) - set(seen))
-    looks = {
-        "one element is no placeholder": extra == ["temperature"] and not lost,
-        "an empty buffer": extra == ["history"] and not lost,
-        "second name missed": lost and not extra and not set(lost) & set(one.parameters),
-        "looked at while whole": lost and not seen,
-        "placeholders misread": seen != one.cut,
-    }
-    many, few = (", ".join(names) or "none" for names in (extra, lost))
-    SAYS.refuse(looks, where=where, lost=few, many=many, few=few)
-
-
-def _look_at_decay(one: Trial, seen: list[str], where: str) -> None:
-    every = one.parameters
+def readings(model: Small, n: int) -> dict[str, list[tuple[str, object]]]:
+    """Of each key what is right, by the entry for what nothing explains, and what ideas give."""
+    state = model.state_dict(keep_vars=True)
+    every = {name: p.detach() for name, p in model.named_parameters()}
+    cut = sorted(name for name, x in state.items() if x.numel() > SMALL and x.requires_grad)
+    own = [name for name in cut if name in every]
     more = sorted(name for name, p in every.items() if p.ndim > 1)
     right = [name for name in more if every[name].ndim == 2]
-    looks = {
-        "more than two dims": seen == more,
-        "dims of a placeholder": seen in ([], [name for name in right if name not in one.cut]),
-        "more than the parameters": "positions" in seen or "head.weight" in seen,
-        "tied twice #1": sorted(set(seen)) == right,
-        "placeholders decay": seen == [name for name in one.cut if name in every],
-        "all decay": seen == sorted(every),
-        "decay misread": True,
+    whole, tied = [*every.values()], [every["tokens.weight"]]
+    saved = [x for x in state.values() if not x.requires_grad]
+    norms = [float(p.norm()) for p in whole]
+    found = {
+        PLACEHOLDERS: [
+            ("placeholders misread", cut),
+            ("one element is no placeholder", sorted([*cut, "temperature"])),
+            ("an empty buffer", sorted([*cut, "history"])),
+            ("second name missed", own),
+            ("looked at while whole", []),
+        ],
+        DECAY: [
+            ("decay misread", right),
+            ("more than two dims", more),
+            ("dims of a placeholder", []),
+            ("dims of a placeholder", [name for name in right if name not in cut]),
+            ("placeholders decay", own),
+            ("all decay", sorted(every)),
+        ],
+        NUMEL: [("numel misread", sum(p.numel() for p in whole))],
+        NORM: [
+            ("norm misread", sum(x * x for x in norms) ** 0.5),
+            ("squared", sum(x * x for x in norms)),
+            ("norms added", sum(norms)),
+        ],
     }
-    if seen != right:
-        three = ", ".join(name for name in more if name not in right)
-        SAYS.refuse(looks, seen=seen, where=where, three=three)
+    for entry, tensors in (
+        ("placeholders counted", [p for p in whole if p.numel() <= SMALL]),
+        ("tied twice #2", whole + tied),
+        ("buffers counted", whole + [*model.buffers()]),
+        ("buffers counted", whole + saved),
+        ("tied twice #3", whole + tied + saved),
+        ("what comes and goes alone", [every[name] for name in own]),
+        ("added over the ranks", n * whole),
+    ):
+        flat = torch.cat([x.flatten() for x in tensors])
+        found[NUMEL].append((entry, len(flat)))
+        found[NORM].append((entry, float(flat.norm())))
+    return found
 
 
-def _look_at_count(one: Trial, key: str, seen: float, where: str) -> None:
-    def count(tensors: Sequence[Tensor]) -> float:
-        squares = sum(float(x.square().sum()) for x in tensors)
-        return sum(x.numel() for x in tensors) if key == NUMEL else squares**0.5
-
-    every, n = list(one.parameters.values()), len(one.reports)
-    tied = [one.parameters["tokens.weight"]]
-    saved = [x for x in one.state.values() if not isinstance(x, nn.Parameter)]
-    right = count(every)
-    ideas = [
-        ("placeholders counted", count([p for p in every if p.numel() <= SMALL])),
-        ("tied twice #2", count(every + tied)),
-        ("buffers counted", count(every + list(one.model.buffers()))),
-        ("buffers counted", count(every + saved)),
-        ("tied twice #3", count(every + tied + saved)),
-        ("what comes and goes alone", count([p for p in every if p.numel() > SMALL])),
-        ("added over the ranks", right * (n if key == NUMEL else n**0.5)),
-    ]
-    if key == NORM:
-        ideas += [("squared", right**2), ("norms added", sum(float(p.norm()) for p in every))]
-    # A norm is there to be looked at: float32 is enough.
-    met = {entry: True for entry, value in ideas if math.isclose(seen, value, rel_tol=1e-6)}
-    if not math.isclose(seen, right, rel_tol=1e-6):
-        met |= {"numel misread": key == NUMEL, "norm misread": key == NORM}
-        SAYS.refuse(met, key=key, seen=seen, where=where)
+def at_numbers(one: Trial) -> None:
+    known = readings(one.right, len(one.reports))
+    for (rank, report), key in product(enumerate(one.reports), KEYS):
+        seen, ((otherwise, right), *ideas) = report["values"][key], known[key]
+        if same(seen, right):  # a norm is there to be looked at: float32 is enough
+            continue
+        holds = {"of another kind": isinstance(seen, str)}
+        holds |= {entry: True for entry, gives in ideas if same(seen, gives)}
+        about = {"key": key, "rank": rank, "when": one.when, "where": f"on rank {rank}, {one.when}"}
+        if isinstance(seen, list):
+            few, many = sorted({*right} - {*seen}), sorted({*seen} - {*right})
+            about |= {"few": ", ".join(few) or "none", "many": ", ".join(many) or "none"}
+            about |= {"lost": about["few"], "three": about["many"]}
+            beyond = {"positions", "head.weight"} & {*many}
+            holds |= {"more than the parameters": key == DECAY and beyond}
+            holds |= {"tied twice #1": key == DECAY and not few + many}
+        SAYS.refuse({**holds, otherwise: True}, seen=seen, value=seen, **about)
 
 
-def _look_at_writes(one: Trial) -> None:
-    first = one.reports[0]
-    looks = {"every rank writes": lambda report: report is not first and report["written"]}
-    SAYS.refuse_each(one.reports, looks, when=one.when)
+def at_writes(one: Trial) -> None:
+    (first, *_), state, written = one.reports, one.right.state_dict(), []
+    every = {"every rank writes": lambda r: r is not first and r["written"]}
+    SAYS.refuse_each(one.reports, every, when=one.when)
     names = [each["name"] for each in first["written"]]
     twice = sorted({name for name in names if names.count(name) > 1})
     SAYS.refuse({"written twice": twice}, twice=", ".join(twice), when=one.when)
     for each in first["written"]:
-        _look_at_tensor(one, each["name"], each["tensor"], each["kind"])
-    over = [each["name"] for each in first["written"] if each["overwritten"]]
-    lost = sorted(set(one.state) - set(names))
-    are = f"{', '.join(lost)} {'are' if lost[1:] else 'is'} not written, {one.when}"
-    looks = {"one buffer": over, "not all written": lost}
-    SAYS.refuse(looks, names=", ".join(over), are=are, when=one.when)
-
-
-def _look_at_tensor(one: Trial, name: str, tensor: Tensor | None, kind: str) -> None:
-    about = {"name": name, "kind": kind, "when": one.when}
+        due = state.get(each["name"])
+        has, wanted = (f"{x['shape']} and {x['dtype']}" for x in (each, bench.described(due)))
+        written.append({**each, "due": due, "has": has, "wanted": wanted})
     looks = {
-        "a buffer of no file": name == "mask",
-        "another name": name not in one.state,
-        "not a tensor": tensor is None,
+        "a buffer of no file": lambda r: r["name"] == "mask",
+        "another name": lambda r: r["due"] is None,
+        "not a tensor": lambda r: r["tensor"] is None,
+        "a placeholder is saved": lambda r: r["due"].numel() and not r["tensor"].numel(),
+        "a view is saved": lambda r: r["tensor"].isnan().any(),
+        "another tensor": lambda r: r["has"] != r["wanted"],
+        "other values": lambda r: not near(r["tensor"], r["due"]),
     }
-    SAYS.refuse(looks, **about)
-    wanted = one.state[name].detach()
-    has, owed = (f"{list(x.shape)} and {x.dtype}" for x in (tensor, wanted))
-    looks = {
-        "a placeholder is saved": wanted.numel() and not tensor.numel(),
-        "a view is saved": tensor.isnan().any(),
-        "another tensor": has != owed,
-        "other values": not near(tensor, wanted),
-    }
-    SAYS.refuse(looks, has=has, wanted=owed, **about)
+    SAYS.refuse_each(written, looks, when=one.when)
+    over = ", ".join(each["name"] for each in written if each["overwritten"])
+    lost = sorted(state.keys() - {*names})
+    are = f"{', '.join(lost)} {agreement.verb('is', len(lost))} not written, {one.when}"
+    SAYS.refuse({"one buffer": over, "not all written": lost}, names=over, are=are, when=one.when)
 
 
-def _look_at_gathers(one: Trial) -> None:
-    largest = max(p.numel() for p in one.parameters.values())
-    for rank, report in enumerate(one.reports):
-        twice = ", ".join(sorted(name for name, count in report["counts"].items() if count > 1))
-        looks = {
-            "whole at once": report["most"] > largest,
-            "gathered twice": twice,
-            "more messages": report["others"],
-        }
-        about = {**report, "largest": largest, "twice": twice}
-        SAYS.refuse(looks, rank=rank, when=one.when, **about)
-
-
-LOOKS = Looks(
-    shape=_look_at_shape,
-    value=_look_at_numbers,
-    later_steps=_look_at_gathers,
-    gradients=_look_at_writes,
-)
-TAKE_STOCK = Exercise(judge=judge_stock, **SAYS.about)
+LOOKS = {"shape": "form", "value": at_numbers, "gradients": at_writes, "later_steps": "gathers"}
+STOPS = {"not all ranks gather": lambda finding: finding.hangs}
+TAKE_STOCK = exercise(SAYS, run, "a dictionary", trials, LOOKS, STOPS)
