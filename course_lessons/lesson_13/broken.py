@@ -44,7 +44,8 @@ def drawn(seed: int) -> list[Case]:
     r, fresh = Random(seed), seed != PRINTED  # what is printed is in round numbers
     facts = {  # numbers that no config holds: of the job, the model, the GPU and the training
         "world": r.choice((4, 8, 16)),  # ranks
-        "hidden": 64 * r.choice([n for n in range(9, 60) if n % 5]),  # 0.9 h² is not whole
+        # 0.9 h² is not whole; and never the printed one again, which somebody may have typed in
+        "hidden": 64 * r.choice([n for n in range(9 + fresh, 60, 2) if n % 5]),
         "room": 90_000_000 * r.randint(3, 12) + 1_000_000 * r.randint(1, 8) * fresh,  # bytes
         "steps": 100 * r.randint(20, 90),  # optimizer steps of the whole training
     }
