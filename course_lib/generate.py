@@ -183,9 +183,8 @@ def _gumbel(uniform: Tensor) -> Tensor:
 def _last_logits(model: GPT, ids: Tensor, past: list[Cache] | None) -> Tensor:
     """(b, s) new ids → (b, v/tp) logits after the last of them. By the model's own forward, where
     stage 3 has its hooks."""
-    if isinstance(
-        getattr(model.head, "way", None), OwnTokens
-    ):  # the head takes this rank's tokens, and gathers the others
+    way = getattr(model.head, "way", None)
+    if isinstance(way, OwnTokens):  # the head takes this rank's tokens, and gathers the others
         return model(ids, past)[:, -1]
     return model(ids, past, head=lambda x: model.head(x[:, -1:]))[:, 0]
 

@@ -88,7 +88,8 @@ class _CrossEntropy(Function):
         if kernels is None:
             stats = local_statistics(logits, targets, part, softmax)
         else:
-            stats = kernels.local_statistics(logits, targets, *part[:2], part.smoothing)
+            start, real, smoothing = part.start, part.real, part.smoothing
+            stats = kernels.local_statistics(logits, targets, start, real, smoothing)
         share, losses = combine(stats, targets, group, part)
         ctx.save_for_backward(logits, targets, None if kernels is None else stats, share)
         ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(stats, part.check)
