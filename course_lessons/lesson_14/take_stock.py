@@ -59,6 +59,7 @@ class Cut:
     def __init__(self, model: nn.Module, group: Group):
         self.group, self.shards = group, {}
         self.counts: Counter = Counter()  # gathers, by name
+        self.blocks: Counter = Counter()  # in which a parameter is whole now
         self.most = 0  # elements that were whole at once
         for name, p in model.named_parameters():
             if p.numel() > SMALL:
@@ -70,18 +71,22 @@ class Cut:
     def gathered(self, *what: nn.Module | Tensor) -> Iterator[None]:
         """Have these parameters whole in here; every rank of the group comes."""
         lists = (x.parameters() if isinstance(x, nn.Module) else [x] for x in what)
-        mine = [p for p in dict.fromkeys(chain(*lists)) if p in self.shards and not p.numel()]
+        mine = [p for p in dict.fromkeys(chain(*lists)) if p in self.shards]
         for p in mine:
-            name, shape, own = self.shards[p]
-            p.data = all_gather(own, self.group)[: shape.numel()].view(shape)
-            self.counts[name] += 1
+            if not self.blocks[p]:
+                name, shape, own = self.shards[p]
+                p.data = all_gather(own, self.group)[: shape.numel()].view(shape)
+                self.counts[name] += 1
+            self.blocks[p] += 1
         self.most = max(self.most, sum(p.numel() for p in self.shards))
         try:
             yield
         finally:
             for p in mine:
-                p.data.fill_(torch.nan)
-                p.data = p.new_empty(0)
+                self.blocks[p] -= 1
+                if not self.blocks[p]:
+                    p.data.fill_(torch.nan)
+                    p.data = p.new_empty(0)
 
 
 def run(function: Callable, group: Group, sizes: Sequence[int], seed: int) -> dict:
