@@ -75,7 +75,11 @@ class Moves:
         froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         written = set()
         for node in sorted(froms, key=lambda node: -node.lineno):
-            modules = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {
+                alias.name: f"{node.module}.{alias.name}"
+                for alias in node.names
+                if not exports(node.module or "", alias.name)
+            }
             if node.level or not any(module in self.modules for module in modules.values()):
                 continue
             first, last = lines[node.lineno - 1], lines[node.end_lineno - 1]
@@ -89,7 +93,7 @@ class Moves:
     def _imports(self, node: ast.ImportFrom, modules: dict[str, str]) -> Iterator[str]:
         groups: dict[str, list[str]] = {}
         for alias in node.names:
-            new = self.modules.get(modules[alias.name])
+            new = self.modules.get(modules.get(alias.name))
             package, _, name = (
                 new.rpartition(".") if new else (self.name(node.module), "", alias.name)
             )
@@ -99,6 +103,15 @@ class Moves:
             )
         for package, names in groups.items():
             yield f"from {package} import {', '.join(names)}" if package else f"import {names[0]}"
+
+
+def exports(package: str, name: str) -> bool:
+    """Whether a package's own file takes this name out of a module, which may be called the same:
+    then an import from the package means what was taken out."""
+    file = Path(*package.split("."), "__init__.py")
+    body = ast.parse(file.read_text()).body if file.is_file() else []
+    taken = (node for node in body if isinstance(node, ast.ImportFrom) and node.module != package)
+    return any(name == (alias.asname or alias.name) for node in taken for alias in node.names)
 
 
 def dotted(path: str) -> str:

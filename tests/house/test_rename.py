@@ -10,6 +10,9 @@ from tests.support.commands import python
 FILES = {
     "course_lib/old/run.py": "from pathlib import Path\n\nROOT = Path(__file__).parents[2]\n",
     "course_lib/old/stay.py": "HERE = 1\n",
+    "course_lib/own/held.py": "def held(): ...\n",  # a function that its package has by this name
+    "course_lib/own/__init__.py": "from course_lib.own.held import held\n",
+    "course_lib/uses.py": "from course_lib.own import held\n",
     "course_lib/use.py": "from course_lib.old import (  # noqa: F401\n    run,\n    stay,\n)\n"
     "NAMES = ('course_lib.old.run:main', 'course_lib/old/run.py', 'see course_lib/old/.')\n",
     "page.ipynb": json.dumps(
@@ -18,6 +21,7 @@ FILES = {
     "CHANGELOG.md": "course_lib.old.run was there\n",
 }
 TABLE = "course_lib/old/ course_lib/peers/old/\ncourse_lib/old/run.py course_classroom/go.py\n"
+TABLE += "course_lib/own/held.py course_lib/own/inventory.py\n"
 
 
 def test_what_names_a_module_follows_it(tmp_path):
@@ -28,7 +32,7 @@ def test_what_names_a_module_follows_it(tmp_path):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     for more, moved in (((), False), (("--write",), True)):
         done = python("-m", "tools.rename", "table.txt", *more, cwd=tmp_path)
-        assert done.stdout == "3 files name what moves; 2 files move\n", done.stderr
+        assert done.stdout == "4 files name what moves; 3 files move\n", done.stderr
         assert (tmp_path / "course_classroom/go.py").exists() is moved
     assert "parents[1]" in (tmp_path / "course_classroom/go.py").read_text()
     assert (tmp_path / "course_lib/peers/old/stay.py").read_text() == "HERE = 1\n"
@@ -38,5 +42,7 @@ def test_what_names_a_module_follows_it(tmp_path):
         "NAMES = ('course_classroom.go:main', 'course_classroom/go.py', "
         "'see course_lib/peers/old/.')\n"
     )
+    assert "own.inventory import held" in (tmp_path / "course_lib/own/__init__.py").read_text()
+    assert (tmp_path / "course_lib/uses.py").read_text() == FILES["course_lib/uses.py"]
     assert '"import course_classroom.go"' in (tmp_path / "page.ipynb").read_text()
     assert (tmp_path / "CHANGELOG.md").read_text() == FILES["CHANGELOG.md"]
