@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -29,7 +30,8 @@ def test_inner(pool, tmp_path_factory):
 """
 
 
-def test_nothing_outlives_a_killed_pytest(tmp_path):
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_nothing_outlives_a_killed_pytest(tmp_path, start):
     inner = tmp_path / "test_inner.py"
     inner.write_text(INNER.format(folder=str(tmp_path / "pids")))
     (tmp_path / "pids").mkdir()
@@ -37,7 +39,12 @@ def test_nothing_outlives_a_killed_pytest(tmp_path):
     pytest_itself = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--noconftest", inner],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(tmp_path / "temporary"),
+            "COURSE_START": start,
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -112,14 +112,6 @@ MUTANTS = [
     ),
     mutant(
         "box_writer",
-        "header-twice",
-        "                file.truncate(files.sizes[name])\n",
-        "                file.truncate(files.sizes[name])\n                file.write(header)\n",
-        (f"{EACH}[1]",),
-        "the first tensor has a header in it",
-    ),
-    mutant(
-        "box_writer",
         "a-byte-left-out",
         "        done += os.pwrite(file, content[done:], at + done)\n",
         "        done += os.pwrite(file, content[done:], at + done) + 1\n",

@@ -269,7 +269,7 @@ MUTANTS = [
         STAGE2,
         "            slot.parameter.grad = None",
         "            pass",
-        (f"{ONE}[2-accumulated]", BOUNDED),
+        (BOUNDED,),
         "a gradient that has left is added to once more",
         "T22",
     ),

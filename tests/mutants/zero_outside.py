@@ -65,14 +65,6 @@ MUTANTS = [
         "p.data of one element is spread over the whole parameter",
     ),
     Mutant(
-        "outside-inference-buffers",
-        UNITS,
-        "        if not torch.is_inference_mode_enabled():",
-        "        if True:",
-        (f"{MOMENT}[3-inference]",),
-        "an evaluation before the first step leaves buffers that no training can write to",
-    ),
-    Mutant(
         "outside-load-undone-at-stage-0",
         SHARDS,
         "            take_over((part, piece.slot.parameter) for piece, part in self.parts())",

@@ -207,11 +207,12 @@ cluster.run(sys.argv[1], deadline=100.0, checked=False)
 """
 
 
-def test_no_rank_survives_the_sigkill_of_its_notebook():
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_no_rank_survives_the_sigkill_of_its_notebook(start):
+    """A rank that was not forked has no prepared process that takes it along."""
     doing = "dist.all_reduce(torch.ones(3)) if rank else None\nwhile 1: pass"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, doing], stdout=subprocess.PIPE, text=True
-    )
+    how = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "COURSE_START": start}}
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, doing], **how)
     folder, *ranks = owner.stdout.readline().split()
     time.sleep(1.0)  # the cell is under way
     owner.send_signal(signal.SIGKILL)

@@ -55,7 +55,8 @@ def test_every_element_is_answered_for_once(pool, tmp_path, world):
         (Layout(mesh, stage), family)
         for mesh, stage, family in itertools.product(meshes, range(4), FAMILIES)
     ]
-    layouts = random.Random(seed).sample(every, min(len(every), 6))
+    alike = [one for one in every if one[0].stage == 0]  # in each run one of these is looked at
+    layouts = [random.Random(seed).choice(alike), *random.Random(seed).sample(every, 5)]
     answers = pool.run(world, boxes, layouts, str(tmp_path))
     for number, (layout, family) in enumerate(layouts):
         weights = {weight.name: weight for weight in weights_of(FAMILIES[family])}
