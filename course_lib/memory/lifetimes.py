@@ -141,7 +141,8 @@ class StorageWatch(LightMode):
         tier = tier_of(storage, self._computes_on)
         if self.making and origin == "made":
             tier = self.making[-1]
-        pointer, device = storage.data_ptr(), storage.device.type
+        device = storage.device.type
+        pointer = 0 if device == "meta" else storage.data_ptr()
         life = Life(key, pointer, nbytes, device, tier, what, now, origin)
         ended = self._ended
         life.reference = weakref.ref(storage, lambda _: ended.append((time.time_ns(), life)))
