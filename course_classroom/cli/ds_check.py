@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from course_lib.peers.deepspeed_config.memory import Forecast
     from course_lib.peers.deepspeed_config.schema import Schema
 
+GIB = 1 << 30
 COLOURS = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
 
 
@@ -50,6 +51,15 @@ def ds_check(
         bool,
         typer.Option("--memory", help="Forecast what a GPU and a host need (--model)."),
     ] = False,
+    length: Annotated[
+        int, typer.Option(help="Tokens of a sequence, for --memory; 0: the model's longest.")
+    ] = 0,
+    gpus_per_node: Annotated[
+        int, typer.Option(help="GPUs on each node, for --memory; 0: all of --world.")
+    ] = 0,
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Memory of one GPU, for --memory: says whether it fits.")
+    ] = None,
 ) -> None:
     """Find what DeepSpeed accepts and ignores, and what it refuses, before it runs.
 
@@ -59,18 +69,23 @@ def ds_check(
     a warning).
     """
     from course_lib.peers.deepspeed_config import check, schema
+    from course_lib.peers.deepspeed_config.sizes import nbytes
 
     try:
         if world is not None and world < 1:
             raise ValueError(f"--world {world} has to be 1 or more")
         if memory and model is None:
             raise ValueError("--memory is reckoned for a model: name its config.json with --model")
+        if not memory and (length or gpus_per_node or gpu_memory):
+            raise ValueError("--length, --gpus-per-node and --gpu-memory belong to --memory")
+        card = None if gpu_memory is None else nbytes(gpu_memory, "--gpu-memory")
         arguments, shape = _object(args, "--args"), _object(model, "--model")
         known = schema.load()
         report = check.check_file(file, world=world, arguments=arguments, model=shape, known=known)
     except ValueError as error:
         stop(error, command="ds-check")
-    takes = _forecast(report, model, world, arguments) if memory else None
+    how = {"length": length or None, "gpus": gpus_per_node or None}
+    takes = _forecast(report, model, world, arguments, **how) if memory else None
     for note in report.notes:
         print(f"course ds-check: {note}", file=sys.stderr)
     if as_json:
@@ -79,16 +94,26 @@ def ds_check(
         print(json.dumps({"findings": found, "resolved": report.resolved, **more}))
     else:
         _show(file, report, known.release)
-        for line in takes.lines() if takes is not None else []:
-            print(textwrap.fill(line, 98, subsequent_indent="  "))
+        for line in _memory_lines(takes, card) if takes is not None else []:
+            print(textwrap.fill(line, 78, subsequent_indent="  "))
     if fix:
         _fix(file, report, known, world, arguments, shape, sys.stderr if as_json else sys.stdout)
     bad = report.count("error") + (report.count("warning") if strict else 0)
     raise typer.Exit(1 if bad else 0)
 
 
+def _memory_lines(takes: Forecast, card: int | None) -> list[str]:
+    """The forecast for people: first whether it fits, where a GPU's memory was named."""
+    lines = [f"Assumed: {takes.assumed}."]
+    if card is not None:
+        need = takes.total("gpu")
+        fits = "It fits" if need <= card else "It does not fit"
+        lines.insert(0, f"{fits}: {need / GIB:,.2f} of {card / GIB:,.2f} GiB on each GPU.")
+    return lines + takes.lines()
+
+
 def _forecast(
-    report: ConfigReport, model: Path, world: int | None, arguments: dict | None
+    report: ConfigReport, model: Path, world: int | None, arguments: dict | None, **how: int | None
 ) -> Forecast | None:
     """What the resolved config takes; a note on the report where that cannot be told. Only this
     needs torch."""
@@ -98,7 +123,7 @@ def _forecast(
 
     again = bool((arguments or {}).get("gradient_checkpointing"))
     try:
-        return forecast(report.config, model, world or 1, recompute=again)
+        return forecast(report.config, model, world or 1, recompute=again, **how)
     except ValueError as error:
         report.notes.append(f"--memory: no forecast: {error}")
         return None

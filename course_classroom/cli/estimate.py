@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from course_classroom.cli.base import Json, app, stop
+
+if TYPE_CHECKING:
+    from course_lib.estimate.model import Model
 
 
 @app.command()
@@ -45,16 +48,18 @@ def estimate(
 ) -> None:
     """Memory on each GPU and host, for every ZeRO stage and offload, and which GPUs it fits on.
 
-    The model is --config, or --params with --largest-layer. Activations are counted for GPT-2's and
-    Llama's configs, with --rows.
+    The model is --config, or --params with --largest-layer. With --rows the activations of a
+    config's model are counted too, as Transformers' own code keeps them.
     """
-    from course_lib.estimate import deepspeed, fit, shape
+    from course_lib.estimate import deepspeed, fit
+    from course_lib.estimate.model import Model
 
     try:
         if config is not None and not (params is None and largest_layer is None):
             raise ValueError("--config says both numbers itself; leave --params and the other out")
-        if config is not None:
-            total, layer = shape.read(config)
+        model = None if config is None else Model.read(config)
+        if model is not None:
+            total, layer = model.shape
         else:
             if params is None or (largest_layer is None and stage != 2):
                 missing = "--params" if params is None else "--largest-layer"
@@ -63,7 +68,7 @@ def estimate(
             layer = 0 if largest_layer is None else fit.count(largest_layer, "--largest-layer")
         table = deepspeed.table(total, layer, gpus, nodes, stage=stage)
         fit.check_ranks(gpus, nodes, tp)
-        own, activations = _on_a_rank(config, total, tp, rows, length, recompute, sequence)
+        own, activations = _on_a_rank(model, total, tp, rows, length, recompute, sequence)
         ways = fit.fits(own, -(-layer // tp), gpus, nodes, tp=tp, activations=activations)
     except ValueError as error:
         stop(error, command="estimate")
@@ -79,7 +84,7 @@ def estimate(
 
 
 def _on_a_rank(
-    config: Path | None,
+    model: Model | None,
     params: int,
     tp: int,
     rows: int,
@@ -87,34 +92,29 @@ def _on_a_rank(
     recompute: bool,
     sequence: bool,
 ) -> tuple[int, int | None]:
-    """(parameters, bytes of activations) on each tensor-parallel rank."""
-    from course_lib.estimate import activations, fit, shape
+    """(parameters, bytes of activations at their highest point) on each tensor-parallel rank."""
+    import torch
 
     for name, value in (("--rows", rows), ("--length", length)):
         if value < 0:
             raise ValueError(f"{name} {value} has to be 0 or more")
     if not rows and (length or recompute or sequence):
         raise ValueError("--length, --recompute and --sequence say how --rows are run; add --rows")
-    known = None if config is None else shape.read_ours(config)
-    if rows and known is None:
-        raise ValueError(
-            "--rows: activations are counted for GPT-2's and Llama's config.json; name one with "
-            "--config, or leave --rows out"
-        )
     if sequence and tp == 1:
         raise ValueError("--sequence cuts the tokens over the tensor-parallel ranks; add --tp")
-    if known is None:
+    if model is None:
+        if rows:
+            raise ValueError(
+                "--rows: activations are counted for a config.json: name it (--config)"
+            )
         return -(-params // tp), None
-    own = fit.params_of_rank(known, tp)
+    own = model.params_of_rank(tp)
     if not rows:
         return own, None
-    # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
-    known = known.changed(recompute=recompute, attention_dropout=0.0)
-    kept = activations.kept(
-        known, rows, length or known.length, width=fit.HALF, tp=tp, sequence=sequence
-    )
-    again = kept.block if recompute else 0  # the block that is run again in the backward
-    return own, kept.total + again
+    if model.activations_unknown:
+        raise ValueError(f"--rows: the activations are not known: {model.activations_unknown}")
+    how = {"tp": tp, "sequence": sequence, "recompute": recompute}
+    return own, model.kept(rows, model.length(length), torch.bfloat16, **how).peak
 
 
 def _show_stages(ways: list, title: str, layer: bool) -> None:

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from course_classroom.cli.base import Json, app, stop
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from course_lib.peers.deepspeed_config.walk import Walk
+
+MOST_ON_A_NODE = 8  # GPUs, where nothing else is said
 
 
 @app.command()
@@ -21,25 +28,28 @@ def ladder(
         Path, typer.Option(help="A Hugging Face config.json; no weights are needed.")
     ],
     gpu_memory: Annotated[
-        str, typer.Option(help="Of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB, 50MB.")
+        str, typer.Option(help="Memory of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB, 50MB.")
     ],
     host_memory: Annotated[
-        str | None, typer.Option(help="Of one node, written likewise; without it none is short.")
+        str | None,
+        typer.Option(help="Memory of one node, written likewise; not given: not checked."),
     ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs on each node.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs in all.")] = 1,
+    gpus_per_node: Annotated[
+        int, typer.Option(help="GPUs on each node; 0: all on one node, and at most 8.")
+    ] = 0,
     rows: Annotated[
-        int, typer.Option(help="Sequences that a GPU sees in a step, at first all at once.")
+        int, typer.Option(help="Sequences of a step on each GPU, at first all at once.")
     ] = 8,
-    length: Annotated[int, typer.Option(help="Their tokens; 0: the config's longest.")] = 0,
+    length: Annotated[int, typer.Option(help="Tokens of a sequence; 0: the config's longest.")] = 0,
     precision: Annotated[
-        str, typer.Option(help="Where it begins: bfloat16, float16 or float32.")
+        str, typer.Option(help="Precision to begin with: bfloat16, float16 or float32.")
     ] = "bfloat16",
     trainer: Annotated[
-        bool, typer.Option("--trainer", help='Settings for the Trainer, with its "auto".')
-    ] = False,
+        bool, typer.Option(help='Settings for the Trainer, with its "auto"; or with all figures.')
+    ] = True,
     nvme_path: Annotated[
-        str, typer.Option(help="Of a local disk, for settings with files.")
+        str, typer.Option(help="Folder on a local disk, for settings with files.")
     ] = "/local_nvme",
     write: Annotated[
         Path | None, typer.Option(help="A folder to leave the settings in, as files.")
@@ -51,7 +61,8 @@ def ladder(
     from course_lib.peers.deepspeed_config import walk
 
     try:
-        how = {"gpus": gpus, "nodes": nodes, "rows": rows, "length": length}
+        per_node = gpus_per_node or min(gpus, MOST_ON_A_NODE)
+        how = {"gpus": gpus, "per_node": per_node, "rows": rows, "length": length}
         memory = (gpu_memory, host_memory)
         task = walk.WalkTask.read(config, *memory, precision=precision, **how)
         result = walk.walk(task)
@@ -62,40 +73,36 @@ def ladder(
     if as_json:
         print(json.dumps(result.as_dict(files) | {"written": written}))
     else:
-        _show(result, files, written)
+        _show(result, written, write)
     raise typer.Exit(0 if result.first is not None else 1)
 
 
-def _show(result, files: dict[str, str], written: list[str]) -> None:
+def _show(result: Walk, written: list[str], folder: Path | None) -> None:
     from rich.console import Console
+
+    from course_lib.peers.deepspeed_config.walk import launch
 
     console = Console(highlight=False, force_jupyter=False)
 
     def say(text: str = "", **options: bool) -> None:
         console.print(text, markup=False, **options)
 
-    say(result.title)
+    say(result.answer)
+    say(f"{result.assumptions} In {result.unit}:")
     _table(console, result)
     for line in result.remarks:
         say(line)
     if result.first is None:
-        say(f"Nothing fits. {result.advice}")
         return
-    which = "The first that fits"
-    if result.first.needs.activations is None:
-        which = "The first whose states fit, with activations still to come on top"
-    say(f"{which}: {result.first.name}. {result.advice}")
     if written:
         say(f"Written: {', '.join(written)}")
-        files = {}
-    if result.runs:
-        files = files | {"our engine, the rung before and this one": "\n".join(result.runs)}
-    for name, text in files.items():
-        say(f"\n# ---- {name}")
-        say(text.rstrip("\n"), soft_wrap=True)  # ready to be copied: no line is broken
+    else:
+        say("--write FOLDER leaves the settings as files, for DeepSpeed, Accelerate and FSDP2.")
+    say("A Trainer script, train.py, starts with:")
+    say(launch(result, str(folder or "FOLDER")), soft_wrap=True)  # to be copied: no line is broken
 
 
-def _table(console, result) -> None:
+def _table(console: Console, result: Walk) -> None:
     from course_classroom.cli.tables import Column, show
 
     columns = [Column(""), Column("rung", wraps=True)]

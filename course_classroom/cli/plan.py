@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SIGNS = (
     "tp 8s: with sequence parallelism. away: where the optimizer's states are, with a * the "
     "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated. "
-    "per 10^9: what so many tokens cost, in the currency of --price."
+    "cost: of 10^9 tokens, in the currency of --price."
 )
 
 
@@ -46,6 +46,12 @@ def plan(
         ),
     ] = False,
     gpus: Annotated[int, typer.Option(help="GPUs in all; 0: those of one node.")] = 0,
+    gpus_per_node: Annotated[
+        int, typer.Option(help="GPUs on each node; 0: as many as the machine has.")
+    ] = 0,
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Memory of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB.")
+    ] = None,
     tokens: Annotated[
         int, typer.Option(help="Tokens of a step over all replicas; 0: 8 sequences a GPU.")
     ] = 0,
@@ -68,11 +74,16 @@ def plan(
     """Every way to train a model on a cluster: which fit, ranked by predicted seconds, and why the
     others fell out. Exit code 1 where nothing fits."""
     from course_lib.estimate.time import presets
+    from course_lib.peers.deepspeed_config.sizes import nbytes
     from course_lib.plan import Model, Task, search
 
     try:
         model = Model.read(config)
         known = _machine(machine, calibrate, model, gpus)
+        if gpus_per_node:
+            known = known.changed(gpus=gpus_per_node)
+        if gpu_memory is not None:
+            known = known.changed(memory=nbytes(gpu_memory, "--gpu-memory"))
         how = {"gpus": gpus, "tokens": tokens, "length": length, "precision": precision}
         task = Task.of(model, known, presets.constants(known), price=price, **how)
         found = search(task)
@@ -144,9 +155,12 @@ def _show(found: Search, top: int, written: list[str]) -> None:
     def say(text: str = "") -> None:
         console.print(text, markup=False)
 
+    if found.plans:
+        first = found.plans[0]
+        say(f"The fastest that fits: {first.name}: {_short(first.seconds.total)} s a step.")
     say(f"{title(found.task)}\n")
     if found.plans:
-        console.print(_table(found, top), markup=False, soft_wrap=True)
+        console.print(_table(found, top, console.width), markup=False, soft_wrap=True)
     say(f"\n{found.considered:,} ways were considered, {len(found.plans):,} fit. Of the others:")
     for reason, one in sorted(found.fallen.items(), key=lambda item: -item[1].count):
         say(f"  {one.count:>6,}  {reason}. {one.example}")
@@ -160,12 +174,12 @@ def _show(found: Search, top: int, written: list[str]) -> None:
         say(f"Written: {', '.join(written)}")
 
 
-def _table(found: Search, top: int) -> str:
-    """Columns as narrow as what is in them."""
+def _table(found: Search, top: int, columns: int) -> str:
+    """As narrow as what is in it, in so many columns of a terminal if it can."""
     task, plans = found.task, found.plans[:top]
     away, priced = any(plan.seconds.tiers for plan in plans), task.price is not None
-    rows = [["", "tp", "dp", "stage", "away", "again", "rows", "s/step", "compute", "tp s", "dp s"]]
-    rows[0] += ["tiers s"] * away + ["GPU GB"] + ["host GB"] * away + ["per 10^9"] * priced
+    rows = [["", "tp", "dp", "stage", "away", "again", "rows", "s/step", "comp s", "tp s", "dp s"]]
+    rows[0] += ["tier s"] * away + ["GPU GB"] + ["CPU GB"] * away + ["cost"] * priced
     for i, plan in enumerate(plans, 1):
         took, needs, setting, place = plan.seconds, plan.needs, plan.setting, plan.place
         tiers = {setting.optimizer, setting.parameters} - {None}
@@ -178,8 +192,9 @@ def _table(found: Search, top: int) -> str:
         cost = task.cost(took.total)
         rows.append(row + ([] if cost is None else [f"{cost:,.2f}"]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * len(widths) <= columns else " "
     return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        gap.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
 

@@ -13,8 +13,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data import Batch
-from course_lib.estimate import shape
 from course_lib.estimate.fit import check_gpus
+from course_lib.estimate.model import keys_of, our_config
 from course_lib.gpt import Config
 from course_lib.layout import heads as evenly
 from course_lib.pretrained.config import TRAITS
@@ -115,10 +115,10 @@ def _model_of(path: str | None, rest: list[str]) -> tuple[Config | None, list[st
     if path is None:
         return None, rest
     try:
-        keys = shape.keys_of(path)
+        keys = keys_of(path)
         if "model_type" not in keys:
             return None, [*rest, "--config", path]
-        config = shape.read_ours(path)
+        config = our_config(keys, path)
     except ValueError as error:
         raise Refused(f"--config {error}") from error
     if config is None:

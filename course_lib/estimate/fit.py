@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 
 from course_lib.estimate.outline import outline_of_rank
 from course_lib.estimate.setting import Setting, of_each
@@ -104,6 +105,18 @@ def check_gpus(gpus: int, name: str) -> None:
         raise ValueError(f"{name} {gpus:,}: more than {MOST_GPUS:,} GPUs are not counted")
 
 
+def nodes_of(gpus: int, per_node: int) -> int:
+    """How many nodes so many GPUs fill; refuses a number that leaves one partly empty."""
+    check_gpus(gpus, "--gpus")
+    if gpus > per_node and gpus % per_node:
+        below, above = gpus // per_node * per_node, -(-gpus // per_node) * per_node
+        raise ValueError(
+            f"--gpus {gpus} does not fill nodes of {per_node} GPUs: take {below} or {above}, or "
+            "say how many a node has (--gpus-per-node)"
+        )
+    return -(-gpus // per_node)
+
+
 def check_ranks(gpus: int, nodes: int, tp: int) -> None:
     if tp < 1 or (gpus * nodes) % tp:
         raise ValueError(
@@ -112,6 +125,7 @@ def check_ranks(gpus: int, nodes: int, tp: int) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def params_of_rank(config: Config, tp: int, rank: int = 0) -> int:
     """The parameters of a model that is cut over tp ranks, as this rank holds them."""
     return sum(p.numel() for p in outline_of_rank(config, tp, rank).parameters())

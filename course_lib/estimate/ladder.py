@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from course_lib.estimate.setting import Needs, Setting, of_each
 from course_lib.estimate.shape import Shape, shape_of
@@ -94,11 +95,19 @@ def settings(rows: int, precision: str) -> Iterator[tuple[str, Setting]]:
         yield name, now
 
 
-def ladder(model: Config | Shape, machine: Nodes, rows: int, length: int, **how) -> list[Rung]:
+class Trained(Protocol):
+    """A model, and the software that trains it: how many bytes a step takes."""
+
+    params: int
+
+    def needs(self, setting: Setting, machine: Nodes, length: int) -> Needs: ...
+
+
+def ladder(model: Trained, machine: Nodes, rows: int, length: int, **how) -> list[Rung]:
     """Every rung for `rows` sequences of `length` tokens on each GPU, from `precision` on."""
     found: list[Rung] = []
     for name, setting in settings(rows, how.get("precision", "bfloat16")):
-        needs = needs_of(model, setting, machine, length)
+        needs = model.needs(setting, machine, length)
         saves = found[-1].needs.gpu - needs.gpu if found else 0
         found.append(Rung(name, setting, needs, saves, machine.holds(needs)))
     return found
@@ -108,26 +117,28 @@ def first_that_fits(rungs: Sequence[Rung]) -> Rung | None:
     return next((rung for rung in rungs if rung.fits), None)
 
 
-def back_up(model: Config | Shape, machine: Nodes, rung: Rung, length: int) -> Setting:
-    """The rung with as many rows at once as fit: fewer, larger micro-batches are faster."""
+def back_up(model: Trained, machine: Nodes, rung: Rung, length: int) -> Setting:
+    """The rung with as many rows at once as fit: fewer, larger micro-batches are faster. One row
+    where it is not known what a row takes."""
     total = rung.setting.rows * rung.setting.accumulate
+    if rung.needs.activations is None:
+        return replace(rung.setting, rows=1, accumulate=total)
     for rows in range(total, rung.setting.rows, -1):
         if total % rows == 0:
             more = replace(rung.setting, rows=rows, accumulate=total // rows)
-            if machine.holds(needs_of(model, more, machine, length), spare=SPARE):
+            if machine.holds(model.needs(more, machine, length), spare=SPARE):
                 return more
     return rung.setting
 
 
-def enough(model: Config | Shape, machine: Nodes, setting: Setting, length: int) -> int | None:
+def enough(model: Trained, machine: Nodes, setting: Setting, length: int) -> int | None:
     """How many GPUs a setting needs to fit, in nodes like this one; None: what is whole on each GPU
     is too much, however many there are."""
-    shape = shape_of(model) if isinstance(model, Config) else model
-    most = max(machine.nodes, min(MOST_GPUS, shape.params // EACH) // machine.gpus)
+    most = max(machine.nodes, min(MOST_GPUS, model.params // EACH) // machine.gpus)
 
     def fits(nodes: int) -> bool:
         larger = replace(machine, nodes=nodes)
-        return larger.holds(needs_of(model, setting, larger, length))
+        return larger.holds(model.needs(setting, larger, length))
 
     if not fits(most):
         return None
@@ -137,30 +148,32 @@ def enough(model: Config | Shape, machine: Nodes, setting: Setting, length: int)
     return machine.gpus * bisect_left(range(nodes), True, lo=nodes // 2 + 1, key=fits)
 
 
-def longest(model: Config | Shape, machine: Nodes, setting: Setting, length: int) -> int | None:
+def longest(model: Trained, machine: Nodes, setting: Setting, length: int) -> int | None:
     """The longest sequences, halved again and again, with which a setting fits, if any."""
-    while length > 1 and isinstance(model, Config):
+    while length > 1:
         length //= 2
-        if machine.holds(needs_of(model, setting, machine, length)):
+        needs = model.needs(setting, machine, length)
+        if needs.activations is None:
+            return None
+        if machine.holds(needs):
             return length
     return None
 
 
-def needs_of(model: Config | Shape, setting: Setting, machine: Nodes, length: int) -> Needs:
-    """What one step takes; with its activations for a decoder of ours."""
-    if isinstance(model, Config):
-        return _of_config(model, setting, machine, length)
-    return _of_shape(model, setting, machine)
+class OurEngine:
+    """A decoder of ours under our own engine: each rank's peak, by the closed forms."""
 
+    def __init__(self, config: Config):
+        self.config, self.params = config, shape_of(config).params
 
-def _of_config(config: Config, setting: Setting, machine: Nodes, length: int) -> Needs:
-    n, params = machine.world, shape_of(config).params
-    ranks = range(n) if n <= RANKS and params <= SMALL else (0,)
-    place, keep = Place(1, n, machine.gpus), _keep(params, setting)
-    counted = [ModelCounts(config, setting, place, rank, keep) for rank in ranks]
-    needs = counted[0].needs(setting, place, length)
-    peaks = [needs.gpu, *(other.peak(setting, place, length) for other in counted[1:])]
-    return replace(needs, gpu=max(peaks), **counted[0].moved(setting.accumulate))
+    def needs(self, setting: Setting, machine: Nodes, length: int) -> Needs:
+        n, params = machine.world, self.params
+        ranks = range(n) if n <= RANKS and params <= SMALL else (0,)
+        place, keep = Place(1, n, machine.gpus), _keep(params, setting)
+        counted = [ModelCounts(self.config, setting, place, rank, keep) for rank in ranks]
+        needs = counted[0].needs(setting, place, length)
+        peaks = [needs.gpu, *(other.peak(setting, place, length) for other in counted[1:])]
+        return replace(needs, gpu=max(peaks), **counted[0].moved(setting.accumulate))
 
 
 def _keep(params: int, setting: Setting) -> int:
@@ -170,7 +183,8 @@ def _keep(params: int, setting: Setting) -> int:
     return FAST if params <= LIVE else LIVE * setting.width
 
 
-def _of_shape(shape: Shape, setting: Setting, machine: Nodes) -> Needs:
+def needs_of_states(shape: Shape, setting: Setting, machine: Nodes) -> Needs:
+    """What a step takes without its activations, by the number of parameters alone."""
     n, width, k = machine.world, setting.width, setting.accumulate
     each = of_each(setting, n)
     device, host, disk = (-int(-cost * shape.params // 1) for cost in each)

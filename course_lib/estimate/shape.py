@@ -1,24 +1,18 @@
-"""How many numbers a model has and how many its largest layer, read from shapes alone.
+"""How many parameters a model has, and how many its largest layer, read from shapes alone.
 
-From a config.json, a Config, or a model, none of which needs a single number. Lesson 12.
+From a Config or a model, neither of which needs a single number. Lesson 12.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
-import os
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from course_lib.gpt import MLP, Attention, Config
-from course_lib.pretrained.config import TRAITS, from_transformers
-from course_lib.pretrained.header import read_json
 from course_lib.pretrained.sketch import without_numbers
 
 
@@ -83,67 +77,3 @@ def shape_of(model: nn.Module | Config) -> Shape:
             own = own // sum(rows) * max(rows)
         most = max(most, own)
     return Shape(sum(p.numel() for p in model.parameters()), most)
-
-
-def read(path: str | Path) -> Shape:
-    """The shape that a Hugging Face config.json describes (or a folder with one)."""
-    path, keys = _keys(path)
-    try:
-        if keys.get("model_type") in TRAITS:
-            return shape_of(from_transformers(keys, path))
-        return _by_transformers(path, keys)
-    except (KeyError, TypeError, AttributeError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a model: {error}") from error
-
-
-def read_ours(path: str | Path) -> Config | None:
-    """The same file as a config of our decoder; None where it describes another family."""
-    path, keys = _keys(path)
-    return from_transformers(keys, path) if keys.get("model_type") in TRAITS else None
-
-
-def keys_of(path: str | Path) -> Mapping:
-    """The keys of a config.json, or of that in a folder, as they are written."""
-    return _keys(path)[1]
-
-
-def _keys(path: str | Path) -> tuple[Path, Mapping]:
-    path = Path(path)
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{path} is not there; name a config.json, or a folder that has one")
-    keys = read_json(path.read_bytes(), path)
-    if not isinstance(keys, Mapping):
-        raise ValueError(f"{path} holds a {type(keys).__name__} and not the keys of a config")
-    return path, keys
-
-
-def _by_transformers(path: Path, keys: Mapping) -> Shape:
-    """Any other family, as its own code makes it, on torch's meta device."""
-    kind = keys.get("model_type")
-    if kind is None:
-        raise ValueError(f"{path} says no model_type: is it a config.json of a model?")
-    if importlib.util.find_spec("transformers") is None:
-        raise ValueError(
-            f"{path}: model_type={kind!r} is none of {', '.join(TRAITS)}, and to read others "
-            "transformers has to be installed (pip install transformers); or give --params and "
-            "--largest-layer"
-        )
-    import transformers
-
-    try:
-        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-            config = transformers.AutoConfig.from_pretrained(
-                path.parent, _configuration_file=path.name
-            )
-            named = getattr(transformers, (keys.get("architectures") or [""])[0], None)
-            with torch.device("meta"):
-                auto = transformers.AutoModel.from_config
-                model = auto(config) if named is None else named(config)
-    except (ValueError, RuntimeError) as error:  # which lists all models that there are
-        first = str(error).strip().splitlines()[0][:200]
-        raise ValueError(
-            f"{path}: transformers makes no model of model_type={kind!r} from this: {first}"
-        ) from error
-    return shape_of(model)

@@ -3,7 +3,8 @@
 In the order of reading: task, search, report; emit and fsdp2_file write the files. Lesson 15.
 """
 
+from course_lib.estimate.model import Model
 from course_lib.plan.search import Plan, Search, search
-from course_lib.plan.task import Model, Task
+from course_lib.plan.task import Task
 
 __all__ = ["Model", "Plan", "Search", "Task", "search"]

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from course_lib.estimate.ladder import Nodes
+from course_lib.estimate.model import Model
 from course_lib.peers.deepspeed_config import fsdp2, ours, settings
 from course_lib.peers.launchers import slurm
 from course_lib.plan.fsdp2_file import python
 from course_lib.plan.search import Plan
-from course_lib.plan.task import Model, Task
+from course_lib.plan.task import Task
 
 MOST_WORDS = 60_000  # entries of a tokenizer, of all of Python's library
 FEW_WORDS, ALL_BYTES = 16_000, 10**8  # so many are in the text that is read where nothing is said
@@ -113,7 +114,7 @@ def files_of(kind: str, plan: Plan, task: Task) -> dict[str, str]:
     cluster = Nodes(machine.memory, task.per_node, task.nodes, machine.host_memory)
     lines = comments(plan, task)
     if kind == "deepspeed":
-        sizes, name = task.model.sizes, "ds_config.json"
+        sizes, name = settings.Sizes.of(task.model), "ds_config.json"
         files = {
             name: settings.deepspeed(setting, cluster, sizes, nvme_path="/local_nvme", tp=tp),
             "training_arguments.json": settings.training_arguments(setting, name),

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from course_lib.estimate.model import Model
 from course_lib.peers.deepspeed_config import fsdp2
 from course_lib.plan.search import Plan
-from course_lib.plan.task import Model
 
 HEAD = '''\
 {comments}

@@ -31,30 +31,47 @@ def title(task: Task) -> str:
 
 def remarks(found: Search) -> list[str]:
     """What a reader has to know of the figures."""
-    task = found.task
-    rate = task.machine.rate(task.per_node)
-    peak = ""
-    if task.machine.peak and task.precision == task.machine.precision:
-        peak = f" ({rate.flops / task.machine.peak:.0%} of the peak, which is an assumption)"
+    task, model, machine = found.task, found.task.model, found.task.machine
+    rate = machine.rate(task.per_node)
+    what = "DeepSpeed needs with these settings, fused attention"
+    what = "our engine needs at the highest point of a step" if model.ours else what
     lines = [
-        f"Products reach {rate.flops / 1e12:,.2f} TFLOP/s{peak}, a ring "
-        f"{task.constants.reach:.0%} of its link; ranks differ by {task.constants.spread:.1%}. "
-        "The order is what is predicted; the seconds are as good as these.",
-        "GPU: the highest point of a step of our engine. compute, with the wait for the slowest "
-        "rank; tp blocks; dp and tiers are what the backward does not hide.",
+        f"GPU: what {what}. comp s: with the wait for the slowest rank; tp s: its messages, which "
+        "block; dp s and tier s: what the backward does not hide.",
+        f"Products are taken to reach {rate.products(model.hidden) / 1e12:,.2f} TFLOP/s, a ring "
+        f"{task.constants.reach:.0%} of its link; ranks differ by {task.constants.spread:.1%}.",
     ]
+    if machine.runs:
+        lines.append(
+            f"Of {machine.runs} published runs on this GPU nine in ten are predicted to within "
+            f"{machine.within:.0%} (docs/cost_model.md). Plans that are closer are a tie."
+        )
+    elif machine.peak:
+        lines.append(
+            "No published run was compared on this machine: its rates are assumptions, and the "
+            "order says more than the seconds."
+        )
+    if not found.plans or found.plans[0].place.tp > task.per_node:
+        what = "Tensor parallelism across nodes is slow" if found.plans else "Nothing fits"
+        lines.append(
+            f"{what}, and this command plans no pipeline parallelism, which is the usual way to "
+            "spread a model over nodes."
+        )
     crowd = task.machine.oversubscribed(task.per_node)
     if crowd > 1:
         lines.append(
             f"{task.per_node} ranks share {task.machine.cores} cores: each takes {crowd:g} times "
             "as long as with a core of its own."
         )
-    config = task.model.config
+    config = model.config
+    if not model.ours and model.activations_unknown:
+        lines.append(
+            f"The activations are not known: {model.activations_unknown}. A step needs more memory "
+            "than is shown, and only plans with 1 row at a time are listed."
+        )
     if config is None:
         lines.append(
-            f"model_type {task.model.kind!r} is not known here, beside GPT-2's and Llama's: memory "
-            "is that of the states alone, without activations; seconds are those of 2, 4 and with "
-            "recomputation 6 flops for each parameter and token; tensor parallelism is left out."
+            "Tensor parallelism is planned for GPT-2's and Llama's config.json, and left out here."
         )
     elif config.dropout:
         lines.append(f"Its dropout of {config.dropout:g} is counted, attention's own is not.")
@@ -83,7 +100,8 @@ def as_dict(found: Search, top: int, written: list[str] | None = None) -> dict:
         for reason, one in found.fallen.items()
     ]
     shown = {"params": model.shape.params, "model_type": model.kind}
-    shown |= {"activations": model.config is not None, "machine": task.machine.as_dict()}
+    known = model.ours or not model.activations_unknown
+    shown |= {"activations": known, "machine": task.machine.as_dict()}
     shown["constants"] = {"reach": task.constants.reach, "spread": task.constants.spread}
     shown |= {"gpus": task.gpus, "tokens": task.tokens, "length": task.length}
     shown |= {"precision": task.precision, "considered": found.considered}
@@ -129,7 +147,7 @@ def _remedies(task: Task, setting: Setting, place: Place, counts: Counts) -> Ite
                 "sequences a step or more"
             )
             break
-    length = task.length // 2 if task.model.config is not None else 0
+    length = task.length // 2 if needs.activations is not None else 0
     while length >= place.tp:  # halved again and again
         shorter = replace(task, length=length) if task.tokens % length == 0 else None
         if shorter is not None and _fits(shorter, setting, place):

@@ -19,9 +19,10 @@ from course_lib.estimate.time import (
     Place,
     Seconds,
     costs,
-    costs_of_number,
+    costs_of_model,
     step_seconds,
 )
+from course_lib.peers.deepspeed_config.walk import DeepSpeedRun
 from course_lib.plan.task import Task, divisors
 
 
@@ -32,6 +33,7 @@ class Counts:
         self.task = task
         self._counted: dict[tuple, ModelCounts] = {}
         self._needs: dict[tuple, Needs] = {}
+        self._runs: dict[tuple[int, bool], DeepSpeedRun] = {}
 
     def counted(self, setting: Setting, place: Place) -> ModelCounts:
         key = replace(setting, rows=1, accumulate=1), place.tp, place.dp
@@ -43,8 +45,8 @@ class Counts:
         """Bytes at the highest point of a step of the first rank, and on a node."""
         key = replace(setting, accumulate=min(2, setting.accumulate)), place
         if key not in self._needs:
-            if self.task.model.config is None:
-                self._needs[key] = self._of_shape(setting, place)
+            if not self.task.model.ours:
+                self._needs[key] = self._of_deepspeed(setting, place)
             else:
                 counted = self.counted(setting, place)
                 self._needs[key] = counted.needs(setting, place, self.task.length)
@@ -53,8 +55,8 @@ class Counts:
     def costs(self, setting: Setting, place: Place) -> Costs:
         task = self.task
         if task.model.config is None:
-            needs, tokens = self._of_shape(setting, place), setting.rows * task.length
-            return costs_of_number(task.model.shape, setting, place, tokens, needs)
+            needs = self.needs(setting, place)
+            return costs_of_model(task.model, setting, place, task.length, needs)
         counted = self.counted(setting, place)
         return costs(task.model.config, setting, place, task.length, counted=counted)
 
@@ -75,10 +77,15 @@ class Counts:
         text = f"{size(needs.host)} of a host's {size(machine.host_memory)}"
         return "more than a host's memory", text
 
-    def _of_shape(self, setting: Setting, place: Place) -> Needs:
+    def _of_deepspeed(self, setting: Setting, place: Place) -> Needs:
+        if (place.tp, place.sequence) not in self._runs:
+            self._runs[place.tp, place.sequence] = DeepSpeedRun(
+                self.task.model, place.tp, place.sequence
+            )
         nodes = -(-place.world // place.ranks)
         machine = ladder.Nodes(self.task.machine.memory, place.ranks, nodes)
-        return ladder.needs_of(self.task.model.shape, setting, machine, self.task.length)
+        run = self._runs[place.tp, place.sequence]
+        return run.needs(setting, machine, self.task.length)
 
 
 def size(nbytes: float) -> str:
@@ -199,6 +206,8 @@ def _rows(found: Search, setting: Setting, place: Place, micro: list[int]) -> No
     """All micro-batches of one way. A step of one micro-batch keeps no sums from an earlier one,
     and stands for itself; of the others those fit that are small enough."""
     task, counts, total = found.task, found.counts, micro[-1]
+    if not task.model.ours and task.model.activations_unknown:
+        micro = micro[:1]  # what a second row would take is not known
 
     def at(rows: int) -> Setting:
         return replace(setting, rows=rows, accumulate=total // rows)
@@ -206,9 +215,9 @@ def _rows(found: Search, setting: Setting, place: Place, micro: list[int]) -> No
     def over(rows: int) -> float:
         return counts.over(counts.needs(at(rows), place))
 
-    smaller = micro[:-1]
+    smaller = [rows for rows in micro if rows < total]
     fitting = bisect_right(smaller, 0.0, key=over)
-    keep = smaller[:fitting] + ([total] if over(total) <= 0 else [])
+    keep = smaller[:fitting] + ([total] if total in micro and over(total) <= 0 else [])
     for rows in keep:
         costs = counts.costs(at(rows), place)
         seconds = step_seconds(costs, task.machine, task.constants)

@@ -8,18 +8,12 @@ activations go and how it is cut cannot. Lesson 15.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-import torch
-
-from course_lib.estimate.fit import check_gpus
+from course_lib.estimate.fit import nodes_of
+from course_lib.estimate.model import Model
 from course_lib.estimate.over_tp import check_cut
-from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
 from course_lib.estimate.time import Constants, Machine
-from course_lib.gpt import Config
-from course_lib.peers.deepspeed_config.settings import Sizes
-from course_lib.pretrained.config import to_transformers
 from course_lib.zero.precision import DTYPES
 
 ROWS = 8  # sequences of a step for each GPU, where nothing is said
@@ -31,37 +25,6 @@ def divisors(n: int) -> list[int]:
     """All divisors of a number, in order."""
     small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})
-
-
-@dataclass(frozen=True)
-class Model:
-    """`config` is None of a family that is not ours; `keys` are those of its config.json."""
-
-    shape: Shape
-    config: Config | None
-    keys: dict = field(repr=False)
-    path: Path | None = None
-
-    @classmethod
-    def read(cls, path: str | Path) -> Model:
-        config = read_ours(path)
-        shape = read(path) if config is None else shape_of(config)
-        return cls(shape, config, dict(keys_of(path)), Path(path))
-
-    @classmethod
-    def of(cls, config: Config) -> Model:
-        """Of sizes, without a file."""
-        return cls(shape_of(config), config, to_transformers(config, torch.float32))
-
-    @property
-    def kind(self) -> str:
-        """Its model_type."""
-        return str(self.keys.get("model_type"))
-
-    @property
-    def sizes(self) -> Sizes:
-        """What DeepSpeed's settings follow from."""
-        return Sizes.of(self.config or self.shape, self.keys)
 
 
 @dataclass(frozen=True)
@@ -83,22 +46,12 @@ class Task:
 
     def __post_init__(self) -> None:
         per_node = self.machine.gpus
-        if self.length < 1:
-            raise ValueError(
-                "--length is missing: of a model_type that is not known here no longest sequence is"
-            )
         for name, value in (("--gpus", self.gpus), ("--tokens", self.tokens)):
             if value < 1:
                 raise ValueError(f"{name} {value} has to be 1 or more")
-        check_gpus(self.gpus, "--gpus")
         if self.tokens > MOST_TOKENS:
             raise ValueError(f"--tokens {self.tokens:,}: no step has more than {MOST_TOKENS:,}")
-        if self.gpus > per_node and self.gpus % per_node:
-            below, above = self.gpus // per_node * per_node, -(-self.gpus // per_node) * per_node
-            raise ValueError(
-                f"--gpus {self.gpus} does not fill nodes of {per_node}: take {below} or {above}, "
-                "or describe the node in a file for --machine"
-            )
+        nodes_of(self.gpus, per_node)
         if self.tokens % self.length:
             below = self.tokens // self.length * self.length
             near = [str(n) for n in (below, below + self.length) if n]
@@ -110,8 +63,6 @@ class Task:
             raise ValueError(f"--precision {self.precision} is none of {', '.join(DTYPES)}")
         if self.price is not None and not (self.price >= 0 and math.isfinite(self.price)):
             raise ValueError(f"--price {self.price} of a GPU for an hour has to be 0 or more")
-        if self.model.config is not None:
-            check_cut(self.model.config, self.length, 1, 0)
 
     @classmethod
     def of(
@@ -132,8 +83,7 @@ class Task:
             if value < 0:
                 raise ValueError(f"{name} {value} has to be 0 or more")
         gpus = gpus or machine.gpus
-        longest = 0 if model.config is None else model.config.length
-        length, precision = length or longest, precision or machine.precision
+        length, precision = model.length(length), precision or machine.precision
         tokens = tokens or ROWS * gpus * length
         known = machine.in_precision(precision) if precision in DTYPES else machine
         return cls(model, known, constants, gpus, tokens, length, precision, **more)
@@ -145,8 +95,8 @@ class Task:
             return None
         if config is None:
             return (
-                f"how a model of model_type {self.model.kind!r} is cut is not known here, which is "
-                "for GPT-2's and Llama's config.json; plan it without tensor parallelism"
+                f"tensor parallelism is timed for GPT-2's and Llama's config.json, and this is of "
+                f"model_type {self.model.kind!r}"
             )
         if config.heads < tp:
             return f"the model has {config.heads} heads, and each of {tp} ranks takes one or more"

@@ -210,7 +210,7 @@ def test_the_time_of_each_memory_follows_from_its_rate():
 
 
 def test_what_the_messages_are_compared_with():
-    text, rate = text_of("links.md"), preset("hgx-h100").rates[0].flops
+    text, rate = text_of("links.md"), preset("hgx-h100").rates[0].products(8192)
     flops = 48 * 8192 * 8192**2 / 8
     assert f"{flops:.1e}" == "3.3e+12" and "3.3 · 10¹² on each rank" in text
     assert f"{rate / 1e12:.0f} TFLOP/s" in text and f"{flops / rate * 1e3:.1f} ms" in text
@@ -240,7 +240,7 @@ def test_the_stages_on_one_gpu_are_those_of_the_command():
 
 
 def test_the_numbers_that_decide():
-    text, rate = text_of("which.md"), preset("hgx-h100").rates[0].flops
+    text, rate = text_of("which.md"), preset("hgx-h100").rates[0].products(8192)
     for link, name in ((450e9, "NVLink 4"), (50e9, "InfiniBand NDR")):
         share = 2 * 7 / (9 * 8192) * rate / link
         assert (

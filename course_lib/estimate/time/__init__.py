@@ -1,9 +1,9 @@
 """Seconds of a step on a machine: compute, rings, what hides behind what, and two constants.
 
-In the order of reading: work, machine, costs, step, bars, presets, calibrate. Lesson 15.
+In the order of reading: work, machine, costs, step, bars, published, presets, calibrate. Lesson 15.
 """
 
-from course_lib.estimate.time.costs import Costs, ModelCounts, costs, costs_of_number
+from course_lib.estimate.time.costs import Costs, ModelCounts, costs, costs_of_model
 from course_lib.estimate.time.machine import (
     Constants,
     Link,
@@ -29,7 +29,7 @@ __all__ = [
     "Seconds",
     "Work",
     "costs",
-    "costs_of_number",
+    "costs_of_model",
     "passes",
     "slowest",
     "step_seconds",

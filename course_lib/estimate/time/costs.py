@@ -6,21 +6,25 @@ own. Lesson 15.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
 
 from course_lib.estimate.activations import kept
 from course_lib.estimate.backward import Cut
 from course_lib.estimate.memory import States, states
+from course_lib.estimate.model import Model
 from course_lib.estimate.outline import outline_of_rank
 from course_lib.estimate.over_tp import summed_bytes, tensor_parallel_bytes
 from course_lib.estimate.peak import step_peak
 from course_lib.estimate.setting import Needs, Setting
-from course_lib.estimate.shape import Shape
 from course_lib.estimate.time.machine import Place
 from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
 from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
-from course_lib.gpt import Config
+from course_lib.gpt import GPT, Config
 from course_lib.ledger import forms
 
 
@@ -48,6 +52,7 @@ class Costs:
     up: float = 0.0
     fetches: bool = False  # what goes up are parameters on their way to their use
     files: float = 0.0
+    hidden: float = math.inf  # the model's, by which products are as fast as wide ones or slower
 
 
 class ModelCounts:
@@ -62,7 +67,7 @@ class ModelCounts:
         self.keep = (LEAN if setting.lean else FAST) if keep is None else keep
         # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
         self.config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
-        self.outline = outline_of_rank(self.config, place.tp, dtype=setting.dtype)
+        self.outline = _outline(self.config, place.tp, setting.dtype)
         how = {"precision": setting.precision, "offload": setting.offload}
         self.held = states(self.outline, stage=setting.stage, n=place.dp, rank=rank, **how)
         self._known: dict[tuple[Callable, int], Mapping[str, float]] = {}
@@ -104,6 +109,12 @@ class ModelCounts:
         return {key: x + (times - 1) * (second[key] - x) for key, x in first.items()}
 
 
+@lru_cache(maxsize=32)
+def _outline(config: Config, tp: int, dtype: torch.dtype) -> GPT:
+    """Shapes that stages, offloads and replicas have in common."""
+    return outline_of_rank(config, tp, dtype=dtype)
+
+
 def costs(
     config: Config,
     setting: Setting,
@@ -131,16 +142,22 @@ def costs(
     tiers = {"down": moved["down"], "up": moved["up"], "files": moved["read"] + moved["written"]}
     tiers |= {"away": setting.optimizer is not None, "fetches": setting.parameters is not None}
     over = (over_tp, messages, _last(over_dp, place, held))
-    return Costs(place, setting.stage, k, work, *over, updated, **tiers)
+    return Costs(place, setting.stage, k, work, *over, updated, **tiers, hidden=config.hidden)
 
 
-def costs_of_number(
-    shape: Shape, setting: Setting, place: Place, tokens: int, needs: Needs
+def costs_of_model(
+    model: Model, setting: Setting, place: Place, length: int, needs: Needs
 ) -> Costs:
-    """The same from the number of parameters alone, for a model whose layers are not known: two
-    flops for each and token in the forward, four in the backward, and no other work."""
-    forward = Work(2.0 * shape.params * tokens)
-    backward = Work((6.0 if setting.recompute else 4.0) * shape.params * tokens)
+    """The same for a model of another family, without tensor parallelism: two flops for each token
+    and parameter that is in a product, attention's pairs, and what a forward keeps: written and
+    read once, in the backward read once more."""
+    shape, tokens, theirs = model.shape, setting.rows * length, model.theirs()
+    pairs = 4.0 * tokens * length * theirs.attention_width
+    kept = model.kept(setting.rows, length, setting.dtype)
+    moved = 0 if kept is None else sum(kept.blocks) + kept.ends
+    forward = Work(2.0 * theirs.product_params * tokens + pairs, 2.0 * moved, pairs)
+    backward = Work(2 * forward.flops, 1.5 * forward.moved, 2 * pairs)
+    backward = backward.plus(forward) if setting.recompute else backward
     sent = needs.sent if place.dp > 1 else 0
     verb = "all_reduce" if setting.stage == 0 else "reduce_scatter"
     dp = {verb: (sent, 1)} if sent else {}
@@ -150,7 +167,10 @@ def costs_of_number(
     tiers = {"down": needs.down, "up": needs.up, "files": needs.read + needs.written}
     tiers |= {"away": setting.optimizer is not None, "fetches": setting.parameters is not None}
     times = setting.accumulate
-    return Costs(place, setting.stage, times, work, {}, dp, last, updated, **tiers)
+    over = ({}, dp, last, updated)
+    return Costs(
+        place, setting.stage, times, work, *over, **tiers, hidden=theirs.config.hidden_size
+    )
 
 
 def tp_messages(config: Config, place: Place) -> tuple[int, int]:

@@ -12,6 +12,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
+from course_lib.estimate.time.work import Work
+
 
 @dataclass(frozen=True)
 class Link:
@@ -36,12 +38,27 @@ class Link:
 
 @dataclass(frozen=True)
 class Rate:
-    """With `ranks` at work on a node, each reaches `flops` per second in products and moves `moved`
-    bytes per second."""
+    """With `ranks` at work on a node: what each of them does in a second.
+
+    `flops` are those of wide products; with a model as narrow as `knee` they reach half as many.
+    `attention`: those of a fused attention, where it has a rate apart. `moved`: bytes of the data
+    sheet, or measured, of which operations that are no products reach the part `stream`."""
 
     ranks: int
     flops: float
     moved: float
+    attention: float | None = None
+    knee: float = 0.0
+    stream: float = 1.0
+
+    def products(self, hidden: float = math.inf) -> float:
+        """Flops per second in the products of a model of this hidden size."""
+        return self.flops / (1 + self.knee / hidden)
+
+    def seconds(self, work: Work, hidden: float = math.inf) -> float:
+        apart = work.attention if self.attention else 0.0
+        took = (work.flops - apart) / self.products(hidden) + work.moved / self.moved / self.stream
+        return took + (apart / self.attention if self.attention else 0.0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,8 @@ class Machine:
     message is hidden, since it takes a core too. `halves`, where it was measured apart: what a
     gather or a scatter gets of the link inside; `inside` is then what a sum gets. `peak` and
     `single`: flops per second of the data sheet in 16 and in 32 bits. `rates` are those of
-    `precision`."""
+    `precision`. `runs`: how many published runs were held beside the model, nine of ten of which it
+    predicts to within the part `within`."""
 
     name: str
     gpus: int
@@ -71,6 +89,8 @@ class Machine:
     precision: str = "bfloat16"
     source: str = ""
     halves: Link | None = None
+    runs: int = 0
+    within: float = 0.0
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -94,7 +114,14 @@ class Machine:
         if precision != "float32" or self.precision == "float32" or not self.single:
             return self
         slower = self.single / self.peak
-        rates = tuple(replace(rate, flops=rate.flops * slower) for rate in self.rates)
+        rates = tuple(
+            replace(
+                rate,
+                flops=rate.flops * slower,
+                attention=rate.attention and rate.attention * slower,
+            )
+            for rate in self.rates
+        )
         return self.changed(rates=rates, precision="float32")
 
     def as_dict(self) -> dict:
@@ -209,8 +236,9 @@ class Ring:
         if self.nodes > 1:
             if machine.across is None:
                 raise ValueError(
-                    f"{self.size} ranks of one group lie on {self.nodes} nodes, and the link from "
-                    f"{machine.name} to another is not known: say what it has (--across, in GB/s)"
+                    f"a group of {self.size} ranks has {self.nodes} nodes with {machine.gpus} GPUs "
+                    f"each, and the link from {machine.name} to another is not known: say "
+                    "--gpus-per-node if they are in one, or describe the link in a file (across)"
                 )
             across = self.sharing * sent / machine.across.bandwidth
             crossing = rounds * (self.nodes - 1)

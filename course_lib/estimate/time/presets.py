@@ -1,7 +1,7 @@
 """Known machines, from their data sheets, and machines in files, which were measured or written.
 
-A rate beside its peak: half of an A100's, 45 % of an H100's are what published training runs came
-to (Narayanan et al. 2021, arXiv 2104.04473; Llama 3, arXiv 2407.21783). Lesson 15.
+Of a peak an A100 and an H100 get what fits published runs (published.py); the rest is said with
+each. Lesson 15.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from course_lib.estimate.time.bars import BARS, NETWORK, NVLINK, PCIE, dgx_2h, fit
 from course_lib.estimate.time.machine import Constants, Link, Machine, Rate
+from course_lib.estimate.time.published import A100, H100
 from course_lib.files import write_whole
 
 GB, TERA = 10**9, 10**12
@@ -22,31 +23,33 @@ NUMBERS = ("gpus", "memory", "host", "host_memory", "host_moved", "disk", "cores
 
 def dgx_a100() -> Machine:
     """312 TFLOP/s in 16 bits, 2039 GB/s; NVLink 3, 300 GB/s one way; 8 links of 200 Gb/s."""
-    rates, source = (Rate(8, 312 * TERA * 0.5, 2039 * GB),), "NVIDIA, DGX A100 data sheet"
+    rates, source = (A100.rate(8, 312 * TERA, 2039 * GB),), "NVIDIA, DGX A100 data sheet"
     links = Link(300 * GB, NVLINK), Link(200 * GB, NETWORK)
     host = {"host": 25 * GB, "host_memory": 2000 * GB, "host_moved": 400 * GB}
-    peaks = {"peak": 312 * TERA, "single": 19.5 * TERA}
+    peaks = {"peak": 312 * TERA, "single": 19.5 * TERA, "runs": A100.runs, "within": A100.within}
     return Machine("DGX A100 80 GB", 8, 80 * GB, rates, *links, **host, **peaks, source=source)
 
 
 def hgx_h100() -> Machine:
     """989 TFLOP/s in 16 bits, 3350 GB/s; NVLink 4, 450 GB/s one way; 8 links of 400 Gb/s."""
-    rates, source = (Rate(8, 989 * TERA * 0.45, 3350 * GB),), "NVIDIA, H100 SXM data sheet"
+    rates, source = (H100.rate(8, 989 * TERA, 3350 * GB),), "NVIDIA, H100 SXM data sheet"
     links = Link(450 * GB, NVLINK), Link(400 * GB, NETWORK)
     host = {"host": 55 * GB, "host_memory": 2000 * GB, "host_moved": 600 * GB}
-    peaks = {"peak": 989 * TERA, "single": 67 * TERA}
+    peaks = {"peak": 989 * TERA, "single": 67 * TERA, "runs": H100.runs, "within": H100.within}
     return Machine("HGX H100", 8, 80 * GB, rates, *links, **host, **peaks, source=source)
 
 
 def hgx_h200() -> Machine:
     """An H100 with 141 GB at 4800 GB/s."""
-    rates, source = (Rate(8, 989 * TERA * 0.45, 4800 * GB),), "NVIDIA, H200 SXM data sheet"
-    return hgx_h100().changed(name="HGX H200", memory=141 * GB, rates=rates, source=source)
+    rates, source = (H100.rate(8, 989 * TERA, 4800 * GB),), "NVIDIA, H200 SXM data sheet"
+    how = {"name": "HGX H200", "memory": 141 * GB, "rates": rates, "source": source, "runs": 0}
+    return hgx_h100().changed(**how)
 
 
 def workstation() -> Machine:
-    """Two RTX 4090: 165 TFLOP/s in 16 bits with sums in 32, 1008 GB/s; PCIe 4 x16, 32 GB/s one
-    way, and no peer access: each message goes through the host, which takes it twice."""
+    """Two RTX 4090: 165 TFLOP/s in 16 bits with sums in 32, half of which products are taken to
+    reach, 1008 GB/s; PCIe 4 x16, 32 GB/s one way, and no peer access: each message goes through the
+    host, which takes it twice."""
     name, rates = "workstation, 2 x 24 GB", (Rate(2, 165 * TERA * 0.5, 1008 * GB),)
     host = {"host": 25 * GB, "host_memory": 128 * GB, "host_moved": 80 * GB}
     peaks = {"peak": 165 * TERA, "single": 82.6 * TERA}

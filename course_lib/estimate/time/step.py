@@ -60,7 +60,7 @@ class _Step:
         return Seconds(compute, wait, tp, dp, update, tiers, self.hidden, self.crowd)
 
     def of(self, work: Work) -> float:
-        return self.crowd * (work.flops / self.rate.flops + work.moved / self.rate.moved)
+        return self.crowd * self.rate.seconds(work, self.costs.hidden)
 
     def over(self, axis: str, verb: str, sent: float, messages: float) -> float:
         ring = self.costs.place.ring(axis)

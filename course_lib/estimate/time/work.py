@@ -14,13 +14,15 @@ from course_lib.gpt import Config
 
 
 class Work(NamedTuple):
-    """Flops of products, and bytes that their weights and every other operation take."""
+    """Flops of products, `attention` of them in its own two, which a fused kernel makes at another
+    rate; and bytes that weights and every other operation take."""
 
     flops: float = 0.0
     moved: float = 0.0
+    attention: float = 0.0
 
     def plus(self, other: Work, times: int = 1) -> Work:
-        return Work(self.flops + times * other.flops, self.moved + times * other.moved)
+        return Work(*(own + times * more for own, more in zip(self, other, strict=True)))
 
 
 class Passes(NamedTuple):
@@ -59,20 +61,21 @@ def passes(
 
     # A block: two flops for each multiplication and addition; every pair of tokens is a score, and
     # a value summed by it.
-    flops = 2 * tokens * (h * (q + 2 * kv) + 2 * length * q + q * h + products * h * inner)
+    pairs = 2 * tokens * 2 * length * q
+    flops = 2 * tokens * (h * (q + 2 * kv) + q * h + products * h * inner) + pairs
     weights = width * h * (2 * q + 2 * kv + products * inner)
     core = 2 * q + 2 * kv  # into attention and out of it
     turned = 2 * (q + kv) if config.position == "rotary" else 0
     # Norms, sums, masks; attention, its heads laid side by side again, and the activation.
     moved = stream * (2 * 2 + 2 * 3 + 2 * mask)
     moved += tokens * (core + 2 * q + turned + act * inner) + joined
-    forward = Work(flops, width * moved + weights)
+    forward = Work(flops, width * moved + weights, pairs)
     moved = stream * (2 * 5 + 2 * 3 + 2 * mask)
     moved += tokens * (2 * core + 2 * q + turned + act_back * inner) + joined
     if config.bias:  # a bias's gradient is a sum over the tokens of what flows by
         moved += 2 * stream + tokens * (q + 2 * kv + inner)
     # A weight is read, its gradient written, and read again on its way into its bucket.
-    backward = Work(2 * flops, width * moved + 4 * weights)
+    backward = Work(2 * flops, width * moved + 4 * weights, 2 * pairs)
     if config.recompute:
         backward = backward.plus(forward)
 

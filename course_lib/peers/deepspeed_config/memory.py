@@ -7,18 +7,15 @@ at stage 3, activations where the model is a decoder of ours. Lesson 13.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.estimate.activations import kept
 from course_lib.estimate.deepspeed import OVERLAP
+from course_lib.estimate.model import Model
 from course_lib.estimate.setting import Setting, of_each
-from course_lib.estimate.shape import Shape, read, read_ours, shape_of
-from course_lib.gpt import Config
+from course_lib.estimate.shape import Shape
 from course_lib.peers.deepspeed_config.auto import at
-from course_lib.pretrained.config import TRAITS, from_transformers
-from course_lib.pretrained.sketch import without_numbers
 
 # DeepSpeed's own defaults, in elements, of what takes memory.
 BUCKET, PREFETCH, PERSIST, LIVE = 5 * 10**8, 5 * 10**7, 10**5, 10**9
@@ -30,14 +27,15 @@ UNIT = 1 << 30
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes by part on each GPU and on each rank's share of its host and its disk; `left_out` says
-    in words what is not counted."""
+    """Bytes by part on each GPU and on each rank's share of its host and its disk; `left_out` and
+    `assumed` say in words what is not counted and what is taken for granted."""
 
     gpu: dict[str, int]
     host: dict[str, int]
     disk: dict[str, int]
     ranks: int
     left_out: list[str] = field(default_factory=list)
+    assumed: str = ""
 
     def total(self, place: str) -> int:
         """All parts of a place; on "host" and "disk" those of a node with `ranks` ranks."""
@@ -46,7 +44,8 @@ class Forecast:
     def as_dict(self) -> dict:
         sums = {f"{place}_bytes": self.total(place) for place in PLACES}
         parts = {place: getattr(self, place) for place in PLACES}
-        return sums | parts | {"ranks_of_a_host": self.ranks, "left_out": self.left_out}
+        words = {"left_out": self.left_out, "assumed": self.assumed}
+        return sums | parts | {"ranks_of_a_host": self.ranks, **words}
 
     def lines(self, unit: int = UNIT, word: str = "GiB") -> list[str]:
         """For people: each part in such units, the largest first."""
@@ -62,25 +61,29 @@ class Forecast:
 
 def forecast(
     config: Mapping,
-    model: Mapping | str | Path,
+    model: Model | Mapping | str | Path,
     world: int,
     *,
     gpus: int | None = None,
     length: int | None = None,
     recompute: bool = False,
+    tp: int = 1,
+    sequence: bool = False,
 ) -> Forecast:
     """What a resolved config takes with this config.json on `world` ranks, `gpus` of them a node.
 
     Activations are those of one micro-batch of `length` tokens, by default the model's longest.
-    What is still "auto" counts as DeepSpeed's default, and is named.
+    What is still "auto" counts as DeepSpeed's default, and is named. `tp` ranks share the model,
+    and with `sequence` the tokens between its cut layers too.
     """
     if world < 1:
         raise ValueError(f"world={world} has to be a whole number of ranks, 1 or more")
-    known, shape = _model(model)
-    values = _Values(config)
-    setting = _setting(values, recompute)
-    width = setting.width
-    device, host, disk = (-int(-each * shape.params // 1) for each in of_each(setting, world))
+    model, values = _model(model), _Values(config)
+    setting, shape = _setting(values, recompute), model.shape
+    if tp > 1:
+        shape = Shape(model.params_of_rank(tp), -(-shape.largest_layer // tp))
+    width, replicas = setting.width, world // tp
+    device, host, disk = (-int(-each * shape.params // 1) for each in of_each(setting, replicas))
     gpu, on_host = {"states": device}, {"states": host}
     if setting.stage:  # what communication sets aside: both buckets below stage 3, one at stage 3
         overlaps = values.get("zero_optimization.overlap_comm", setting.stage == 3)
@@ -88,23 +91,28 @@ def forecast(
         bucket += values.zero("allgather_bucket_size", BUCKET) if setting.stage < 3 else 0
         gpu["buckets"] = int(bucket * width * (OVERLAP if overlaps is True else 1))
     if setting.stage == 3:
-        gpu |= _whole(values, shape, known, world, width)
-    left_out = list(values.left_out)
-    if known is None:
-        left_out.append("activations, which are known for GPT-2's and Llama's config.json")
+        gpu |= _whole(values, shape, model.numels, replicas, width)
+    left_out, length = list(values.left_out), length or model.longest
+    if not length:
+        left_out.append("activations: the config names no longest sequence (--length)")
+    elif model.activations_unknown:
+        left_out.append(f"activations: {model.activations_unknown}")
     else:
-        config = known.changed(recompute=recompute, attention_dropout=0.0)
-        found = kept(config, setting.rows, length or config.length, width=width)
-        # torch's loss makes two more of the logits; a block that is run again is whole meanwhile.
-        again = found.block if recompute else 0
-        gpu["activations"] = found.total + 2 * found.logits + again
+        how = {"recompute": recompute, "tp": tp, "sequence": sequence}
+        kept = model.kept(setting.rows, length, setting.dtype, **how)
+        gpu["activations"] = kept.peak
     for section, (count, least) in FILE_BUFFERS.items():
         if values.device(section) == "nvme":
             number = values.zero(f"{section}.buffer_count", count)
             size = values.zero(f"{section}.buffer_size", least) or shape.largest_layer
             on_host[f"{section} buffers"] = number * size * (width if least else 4)
     left_out.append("the CUDA context, gaps between blocks, an operation's own temporaries")
-    return Forecast(gpu, on_host, {"states": disk}, gpus or world, left_out)
+    assumed = (
+        f"{world} GPUs, {setting.rows} row{'s'[: setting.rows != 1]} of {length:,} tokens a "
+        f"micro-batch, {setting.precision}, AdamW, fused attention, gradient checkpointing "
+        f"{'on' if recompute else 'off'}"
+    )
+    return Forecast(gpu, on_host, {"states": disk}, gpus or world, left_out, assumed)
 
 
 class _Values:
@@ -150,12 +158,11 @@ def _setting(values: _Values, recompute: bool) -> Setting:
 
 
 def _whole(
-    values: _Values, shape: Shape, known: Config | None, world: int, width: int
+    values: _Values, shape: Shape, numels: Sequence[int], world: int, width: int
 ) -> dict[str, int]:
     """At stage 3: what is kept whole always, what may stay so, and what is fetched ahead."""
     threshold = values.zero("stage3_param_persistence_threshold", PERSIST)
-    sizes = [] if known is None else [p.numel() for p in without_numbers(known).parameters()]
-    small = sum(size for size in sizes if size < threshold)
+    small = sum(size for size in numels if size < threshold)
     small = min(small, values.zero("stage3_model_persistence_threshold", small))
     rest = shape.params - small
     live = max(min(values.zero("stage3_max_live_parameters", LIVE), rest), shape.largest_layer)
@@ -168,13 +175,7 @@ def _whole(
     }
 
 
-def _model(model: Mapping | str | Path) -> tuple[Config | None, Shape]:
-    if not isinstance(model, Mapping):
-        return read_ours(model), read(model)
-    if model.get("model_type") not in TRAITS:
-        raise ValueError(
-            f"model_type={model.get('model_type')!r}: as a mapping only {', '.join(TRAITS)} are "
-            "read; name the config.json"
-        )
-    known = from_transformers(model, Path("config.json"))
-    return known, shape_of(known)
+def _model(model: Model | Mapping | str | Path) -> Model:
+    if isinstance(model, Model):
+        return model
+    return Model(model) if isinstance(model, Mapping) else Model.read(model)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from course_lib.estimate.ladder import LIVE
 from course_lib.estimate.setting import Setting
-from course_lib.estimate.shape import Shape, shape_of
+from course_lib.estimate.shape import shape_of
 from course_lib.gpt import Config
 
 
 def train(
-    config: Config | Shape,
+    config: Config | None,
     length: int,
     world: int,
     setting: Setting,
@@ -23,7 +23,7 @@ def train(
 ) -> list[str] | None:
     """The arguments of `course train` that run a rung with a new model of this shape; None where
     it makes no such model."""
-    if not isinstance(config, Config):
+    if config is None:
         return None
     family = "gpt2" if config.position == "learned" else "llama"
     make = Config.gpt2 if family == "gpt2" else Config.llama

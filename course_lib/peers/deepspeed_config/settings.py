@@ -6,16 +6,13 @@ that has no effect at its stage. Lesson 13.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from course_lib.estimate.deepspeed import HALF, OVERLAP
 from course_lib.estimate.ladder import LIVE, Nodes
+from course_lib.estimate.model import Model
 from course_lib.estimate.setting import Setting
-from course_lib.estimate.shape import Shape
-from course_lib.gpt import Config
 from course_lib.peers.deepspeed_config.auto import hidden_size, left_to_the_trainer
-from course_lib.pretrained.sketch import without_numbers
 
 SHARE = 20  # the buckets of an overlapped reduction get a GPU's bytes by this
 LEAST = 1000  # elements of a bucket, of the smallest GPU that is spoken of
@@ -39,14 +36,8 @@ class Sizes:
     largest: int
 
     @classmethod
-    def of(cls, model: Config | Shape, keys: Mapping) -> Sizes:
-        """Of a decoder of ours or of another model, with the keys of its config.json."""
-        if isinstance(model, Shape):
-            return cls(hidden_size(keys), model.largest_layer, model.largest_layer)
-        outline = without_numbers(model)
-        block = sum(p.numel() for p in outline.blocks[0].parameters())
-        largest = max(p.numel() for p in outline.parameters())
-        return cls(hidden_size(keys), max(largest, block), largest)
+    def of(cls, model: Model) -> Sizes:
+        return cls(hidden_size(model.keys), model.largest_unit, max(model.numels))
 
 
 def deepspeed(

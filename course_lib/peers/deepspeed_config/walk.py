@@ -7,38 +7,30 @@ the rung, so that the meter can be held against it. Lesson 13.
 from __future__ import annotations
 
 import json
-import math
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 
 from course_lib.estimate import ladder
-from course_lib.estimate.fit import check_gpus
+from course_lib.estimate.fit import nodes_of
 from course_lib.estimate.ladder import Nodes, Rung
-from course_lib.estimate.over_tp import check_cut
-from course_lib.estimate.setting import Setting
-from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
+from course_lib.estimate.model import Model
+from course_lib.estimate.setting import Needs, Setting
 from course_lib.files import write_whole
-from course_lib.gpt import Config
 from course_lib.peers.deepspeed_config import fsdp2, settings
 from course_lib.peers.deepspeed_config.memory import Forecast, forecast
-from course_lib.peers.deepspeed_config.ours import train
 from course_lib.peers.deepspeed_config.settings import Sizes
+from course_lib.peers.deepspeed_config.sizes import nbytes
 from course_lib.zero.precision import DTYPES
 
-UNITS = {"": 10**9, "GB": 10**9, "MB": 10**6, "KB": 10**3, "TB": 10**12, "B": 1}
-UNITS |= {"GIB": 1 << 30, "MIB": 1 << 20, "KIB": 1 << 10, "TIB": 1 << 40, "G": 10**9, "M": 10**6}
 SHOWN = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 @dataclass(frozen=True)
 class WalkTask:
-    """What is to be trained where."""
+    """What is to be trained where: `rows` sequences of `length` tokens a step on each GPU."""
 
-    path: Path
-    keys: dict
-    model: Config | Shape
+    model: Model
     machine: Nodes
     rows: int
     length: int
@@ -52,29 +44,52 @@ class WalkTask:
         host_memory: str | None,
         *,
         gpus: int,
-        nodes: int,
+        per_node: int,
         rows: int,
         length: int,
         precision: str,
     ) -> WalkTask:
-        numbers = {"gpus": (gpus, 1), "nodes": (nodes, 1), "rows": (rows, 1), "length": (length, 0)}
-        for name, (value, least) in numbers.items():
-            if value < least:
-                raise ValueError(f"--{name} {value} has to be {least} or more")
-        check_gpus(gpus * nodes, "--gpus times --nodes,")
+        least = {"gpus": 1, "gpus-per-node": 1, "rows": 1, "length": 0}
+        for name, value in zip(least, (gpus, per_node, rows, length), strict=True):
+            if value < least[name]:
+                raise ValueError(f"--{name} {value} has to be {least[name]} or more")
+        nodes = nodes_of(gpus, per_node)
         if precision not in DTYPES:
             raise ValueError(f"--precision {precision} is none of {', '.join(DTYPES)}")
         host = None if host_memory is None else nbytes(host_memory, "--host-memory")
-        machine = Nodes(nbytes(gpu_memory, "--gpu-memory"), gpus, nodes, host)
-        model = read_ours(path) or read(path)
-        if isinstance(model, Config):
-            length = length or model.length
-            check_cut(model, length, 1, 0)
-        return cls(path, dict(keys_of(path)), model, machine, rows, length, precision)
+        machine = Nodes(nbytes(gpu_memory, "--gpu-memory"), gpus // nodes, nodes, host)
+        model = Model.read(path)
+        return cls(model, machine, rows, model.length(length), precision)
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes.of(self.model, self.keys)
+        return Sizes.of(self.model)
+
+
+class DeepSpeedRun:
+    """A model under DeepSpeed with the settings that this course writes: what `ds-check --memory`
+    forecasts of the very file."""
+
+    def __init__(self, model: Model, tp: int = 1, sequence: bool = False):
+        self.model, self.params, self.sizes = model, model.shape.params, Sizes.of(model)
+        self.cut = {"tp": tp, "sequence": sequence}
+
+    def forecast(self, setting: Setting, machine: Nodes, length: int) -> Forecast:
+        config = settings.deepspeed(setting, machine, self.sizes)
+        how = {"gpus": machine.gpus, "length": length, "recompute": setting.recompute}
+        return forecast(config, self.model, machine.world, **how, **self.cut)
+
+    def needs(self, setting: Setting, machine: Nodes, length: int) -> Needs:
+        parts = self.forecast(setting, machine, length)
+        tiers = {
+            "gpu": parts.total("gpu"),
+            "host": parts.total("host"),
+            "disk": parts.total("disk"),
+        }
+        how = {"recompute": setting.recompute, **self.cut}
+        kept = self.model.kept(setting.rows, length, setting.dtype, **how)
+        traffic = ladder.needs_of_states(self.model.shape, setting, machine)
+        return replace(traffic, activations=None if kept is None else kept.total, **tiers)
 
 
 @dataclass(frozen=True)
@@ -92,8 +107,7 @@ class Walk:
 
     def size(self, nbytes: float) -> str:
         """In the unit of this machine's GPU."""
-        unit, _ = self._unit
-        return f"{nbytes / unit:,.2f}" if nbytes else "–"
+        return f"{nbytes / self._unit[0]:,.2f}" if nbytes else "–"
 
     @property
     def _unit(self) -> tuple[int, str]:
@@ -101,131 +115,124 @@ class Walk:
         return next((pair for pair in SHOWN if gpu >= pair[0]), SHOWN[-1])
 
     @property
-    def title(self) -> str:
+    def unit(self) -> str:
+        return self._unit[1]
+
+    @property
+    def forecast(self) -> Forecast:
+        """What the settings that are written take, part by part."""
+        task = self.task
+        return DeepSpeedRun(task.model).forecast(self.back_up, task.machine, task.length)
+
+    @property
+    def answer(self) -> str:
+        """The first line: what fits, or that nothing does."""
+        machine, unit = self.task.machine, self.unit
+        if self.first is None:
+            return f"Nothing fits. {self._nothing}"
+        rows, times = self.back_up.rows, self.back_up.accumulate
+        batch = f"{rows} row{'s'[: rows != 1]} at once"
+        batch += f", accumulated {times} times" if times > 1 else ""
+        took = self.size(self.forecast.total("gpu"))
+        of = f"{took} of {self.size(machine.gpu_bytes)} {unit} on each GPU"
+        if self.first.needs.activations is None:
+            return f"The states fit with {self.first.name} ({of}); activations come on top."
+        return f"It fits with {self.first.name}: {of}, with {batch}."
+
+    @property
+    def assumptions(self) -> str:
+        """What is taken for granted, in one line."""
         task, machine = self.task, self.task.machine
-        params = _params(task.model)
         where = f"{machine.nodes} node{'s'[: machine.nodes > 1]} with {machine.gpus} GPU"
-        where += f"{'s'[: machine.gpus > 1]} each of {self.size(machine.gpu_bytes)} {self._unit[1]}"
-        of = f", {task.length} tokens a sequence" if task.length else ""
-        return f"{params:,} parameters{of}; {where}. In {self._unit[1]}:"
+        where += "s"[: machine.gpus > 1]
+        return (
+            f"{task.model.shape.params:,} parameters, {task.rows} sequences of {task.length:,} "
+            f"tokens a step on each GPU, {task.precision}, AdamW, fused attention; {where}."
+        )
 
     @property
     def remarks(self) -> list[str]:
+        task = self.task
         lines = [
-            "GPU: the highest point of a step of our engine, with its loss and AdamW. saves: "
-            "against the rung before. host, disk: of a node. sent: to other GPUs, and PCIe: "
-            "between GPU, host and files, of one GPU in a step.",
+            "GPU: what DeepSpeed needs with the rung's settings. saves: compared with the rung "
+            "before. host, disk: of a node. sent: to other GPUs in a step. PCIe: between a GPU, "
+            "its host and its files in a step.",
             "Gradient checkpointing computes a third more: each block's forward once again.",
         ]
-        if isinstance(self.task.model, Shape):
-            kind = self.task.keys.get("model_type")
+        if task.model.activations_unknown:
             lines.append(
-                f"States alone: activations are known for GPT-2's and Llama's config.json, and "
-                f"this is model_type {kind!r}. The first two remedies change nothing here, and a "
-                "step needs more than is shown."
+                f"The activations are not known: {task.model.activations_unknown}. A step needs "
+                "more than is shown, and the settings have 1 row at a time."
             )
-        if self.first is not None:
+        elif self.first is not None:
+            part = self.forecast.lines(*self._unit)[0]
+            lines.append(f"The settings that are written, part by part: {part}.")
+        if self.back_up is not None and self.back_up.stage < 3:
+            each, ranks = self.back_up.width * task.model.shape.params, task.machine.gpus
             lines.append(
-                f"DeepSpeed by itself, with its buckets: {self.deepspeeds.lines(*self._unit)[0]}."
+                f"While the model is loaded, each of {ranks} processes of a node holds it once: "
+                f"{self.size(ranks * each)} {self.unit} of the host's memory."
             )
-        if self.task.machine.host_bytes is None:
-            lines.append("Of the host's memory nothing was said (--host-memory): it is not short.")
+        if task.machine.host_bytes is None:
+            lines.append("The host's memory is not checked: --host-memory says how much there is.")
         return lines
 
     @property
-    def advice(self) -> str:
+    def _nothing(self) -> str:
         machine = self.task.machine
-        if self.first is not None:
-            most = self.back_up
-            if most.rows > self.first.setting.rows:
-                times = (
-                    f"accumulated {most.accumulate} times" if most.accumulate > 1 else "all of them"
-                )
-                return (
-                    f"{most.rows} rows at once fit on it too, {times}: the settings are those. "
-                    "Then try the rungs above, which are faster."
-                )
-            return "More rows at once do not fit on it." if most.accumulate > 1 else ""
-        last = self.rungs[-1]
+        least = min(rung.needs.gpu for rung in self.rungs)
         if self.gpus_needed is not None:
             nodes = self.gpus_needed // machine.gpus
             return (
-                f"The last rung needs {self.size(last.needs.gpu)} {self._unit[1]} on each GPU and "
-                f"{self.size(last.needs.host)} on each host; on {self.gpus_needed} GPUs ({nodes} "
-                f"nodes with {machine.gpus} each) it fits."
+                f"The leanest rung needs {self.size(least)} {self.unit} on each GPU. On "
+                f"{self.gpus_needed} GPUs ({nodes} nodes with {machine.gpus} each) the model fits."
             )
-        least = min(rung.needs.gpu for rung in self.rungs)
         shorter = (
             f" Take a shorter --length (it fits with {self.longest}), or" if self.longest else ""
         )
         return (
-            f"The leanest rung needs {self.size(least)} {self._unit[1]} on each GPU, and no number "
-            "of GPUs changes that: a unit of parameters, its gradients and a row's activations are "
+            f"The leanest rung needs {self.size(least)} {self.unit} on each GPU, and no number of "
+            "GPUs changes that: a unit of parameters, its gradients and a row's activations are "
             f"whole on each.{shorter or ' Take'} GPUs with that much memory, or tensor parallelism "
             "(course estimate --tp)."
         )
 
-    @property
-    def runs(self) -> list[str]:
-        """The commands that run the first rung that fits and the one before it with our engine,
-        beside the meter; none where our engine has no such model, or it is no small one."""
-        if self.first is None or _params(self.task.model) > ladder.SMALL:
-            return []
-        at = self.rungs.index(self.first)
-        two = map(self.run_of, self.rungs[max(0, at - 1) : at + 1])
-        return [f"course train {' '.join(argv)} --steps 2 --json" for argv in two if argv]
-
-    def run_of(self, rung: Rung) -> list[str] | None:
-        """The arguments of `course train` that run a rung, None where it has no such model."""
-        task = self.task
-        return train(task.model, task.length, task.machine.world, rung.setting)
-
-    @property
-    def deepspeeds(self) -> Forecast:
-        """What DeepSpeed itself is forecast to take with the settings."""
-        task, machine, setting = self.task, self.task.machine, self.back_up
-        config = settings.deepspeed(setting, machine, task.sizes)
-        how = {"gpus": machine.gpus, "length": task.length or None, "recompute": setting.recompute}
-        return forecast(config, task.path, machine.world, **how)
-
     def as_dict(self, files: dict[str, str]) -> dict:
-        rungs = [r.as_dict() | {"train": self.run_of(r)} for r in self.rungs]
         first = None if self.first is None else self.rungs.index(self.first)
         task, machine = self.task, self.task.machine
         found = {"gpu_memory_bytes": machine.gpu_bytes, "gpus": machine.gpus}
         found |= {"nodes": machine.nodes, "rows": task.rows, "length": task.length}
-        found |= {"activations": isinstance(task.model, Config), "rungs": rungs, "first": first}
-        found |= {"gpus_needed": self.gpus_needed, "longest": self.longest, "advice": self.advice}
+        found |= {"activations": not task.model.activations_unknown}
+        found |= {"rungs": [rung.as_dict() for rung in self.rungs], "first": first}
+        found |= {"gpus_needed": self.gpus_needed, "longest": self.longest, "answer": self.answer}
         if self.first is not None:
             more = {"rows": self.back_up.rows, "accumulate": self.back_up.accumulate}
             found |= {"back_up": more, "notes": fsdp2.notes(self.back_up), "files": files}
-            found["deepspeed"] = self.deepspeeds.as_dict()
+            found["deepspeed"] = self.forecast.as_dict()
         return found
-
-
-def _params(model: Config | Shape) -> int:
-    return (shape_of(model) if isinstance(model, Config) else model).params
 
 
 def walk(task: WalkTask) -> Walk:
     """The ladder from top to bottom."""
-    how = (task.model, task.machine)
+    how = (DeepSpeedRun(task.model), task.machine)
     rungs = ladder.ladder(*how, task.rows, task.length, precision=task.precision)
     first = ladder.first_that_fits(rungs)
     if first is None:
-        lean = next(rung for rung in rungs[::-1] if rung.setting.lean).setting
-        needed = ladder.enough(*how, lean, task.length)
-        shorter = None if needed else ladder.longest(*how, lean, task.length)
-        return Walk(task, rungs, None, None, needed, shorter)
+        lean = [rung.setting for rung in rungs if rung.setting.lean]
+        enough = [ladder.enough(*how, setting, task.length) for setting in lean]
+        needed = min(filter(None, enough), default=None)
+        shorter = [] if needed else [ladder.longest(*how, x, task.length) for x in lean]
+        return Walk(task, rungs, None, None, needed, max(filter(None, shorter), default=None))
     return Walk(task, rungs, first, ladder.back_up(*how, first, task.length), None)
 
 
-def files_of(result: Walk, *, trainer: bool = False, nvme_path: str = "/local_nvme") -> dict:
-    """Name to text of the settings of the first rung that fits; empty where none does."""
+def files_of(result: Walk, *, trainer: bool = True, nvme_path: str = "/local_nvme") -> dict:
+    """Name to text of the settings of the first rung that fits; empty where none does. With
+    `trainer` a config whose "auto" the Trainer resolves, beside the arguments for it."""
     if result.first is None:
         return {}
     task, setting, name = result.task, result.back_up, "ds_config.json"
-    kind = task.keys.get("model_type")
+    kind = task.model.kind
     config = settings.deepspeed(
         setting, task.machine, task.sizes, trainer=trainer, nvme_path=nvme_path
     )
@@ -235,9 +242,24 @@ def files_of(result: Walk, *, trainer: bool = False, nvme_path: str = "/local_nv
     comments = "".join(f"# {line}\n" for line in lines)
     found["fsdp2.py"] = comments + fsdp2.python(setting, kind)
     found["accelerate_fsdp2.yaml"] = fsdp2.accelerate_fsdp2(setting, task.machine, kind)
-    arguments = settings.training_arguments(setting, name)
-    found["training_arguments.json"] = json.dumps(arguments, indent=2) + "\n"
+    if trainer:
+        arguments = settings.training_arguments(setting, name)
+        found["training_arguments.json"] = json.dumps(arguments, indent=2) + "\n"
     return found
+
+
+def launch(result: Walk, folder: str) -> str:
+    """The command that starts a Trainer script with the settings in a folder."""
+    machine, arguments = result.task.machine, settings.training_arguments(result.back_up, "")
+    words = ["torchrun", "--nproc-per-node", str(machine.gpus)]
+    if machine.nodes > 1:
+        words += ["--nnodes", str(machine.nodes), "--node-rank", "$NODE_RANK"]
+        words += ["--master-addr", "$MASTER_ADDR"]
+    words += ["train.py", "--deepspeed", f"{folder}/ds_config.json"]
+    for name, value in arguments.items():
+        if name != "deepspeed" and value is not False:
+            words += [f"--{name}", str(value)]
+    return " ".join(words)
 
 
 def leave(files: dict[str, str], folder: Path, option: str = "--write") -> list[str]:
@@ -253,15 +275,3 @@ def leave(files: dict[str, str], folder: Path, option: str = "--write") -> list[
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     return [str(folder / name) for name in files]
-
-
-def nbytes(text: str, name: str) -> int:
-    """Bytes as people write them: 24 and 24GB are 24 · 10^9, 22.4GiB, 50MB, 0.05."""
-    match = re.fullmatch(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)\s*", text)
-    unit = None if match is None else UNITS.get(match[2].upper())
-    if unit is None:
-        raise ValueError(f"{name} {text!r} is no size: write 24, 24GB, 22.4GiB or 50MB")
-    size = float(match[1]) * unit
-    if not (size >= 1 and math.isfinite(size)):
-        raise ValueError(f"{name} {text} is {size:g} bytes: it has to be a size above 0")
-    return int(size)

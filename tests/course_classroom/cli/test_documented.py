@@ -151,9 +151,9 @@ def fresh(tmp_path_factory) -> Path:
 def fault(command: Shown, folder: Path) -> str:
     """What went wrong when the command was run; nothing, if nothing did."""
     added = SMALL.get(command.text, "")
-    (config,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/which.md").read_text(), re.DOTALL)
-    model = config if command.page == "docs/which.md" else json.dumps(LLAMA)  # the page's own
-    (folder / "config.json").write_text(model)
+    page = (ROOT / command.page).read_text()
+    own = re.findall(r"```json\n(\{\"model_type.*?)```", page, re.DOTALL)
+    (folder / "config.json").write_text(own[0] if own else json.dumps(LLAMA))
     done = run(command, f"{command.text} {added}", folder, folder.parent / "home", 600)
     good = (0, 1) if command.text in FINDS else (0,)
     if done.returncode not in good or "Traceback" in done.stderr:
@@ -181,7 +181,7 @@ def all_faults(commands: list[Shown], folder: Path) -> list[str]:
 
 def test_the_quick_ones_run_as_written(fresh):
     chosen = [one for one in SHOWN if is_quick(one)]
-    assert len(chosen) == len(QUICK) + 3
+    assert len(chosen) == len(QUICK) + 5
     faults = all_faults(chosen, fresh)
     assert not faults, "\n\n".join(faults)
 

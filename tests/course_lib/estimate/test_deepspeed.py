@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from course_lib.estimate import deepspeed, shape
+from course_lib.estimate import deepspeed
+from course_lib.estimate.model import Model
 from tests.support.commands import called
 
 PARAMS, LAYER = 2783959040, 65798144
@@ -53,34 +54,6 @@ def test_deepspeeds_own_functions():
                     assert got == want[:2], (params, layer, gpus, nodes, states, param, init)
 
 
-# ---- from a config.json
-def test_the_shape_of_a_config_is_that_of_the_hugging_face_model(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    for number, config in enumerate((
-        transformers.GPT2Config(vocab_size=91, n_positions=20, n_embd=24, n_layer=2, n_head=3),
-        transformers.LlamaConfig(
-            vocab_size=60, hidden_size=32, intermediate_size=200, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
-        ),
-        transformers.T5Config(  # the model of the documented table
-            vocab_size=32128, d_model=2048, d_kv=64, d_ff=5120, num_layers=24, num_heads=32,
-            feed_forward_proj="gated-gelu", tie_word_embeddings=False,
-        ),
-    )):  # fmt: skip
-        folder = tmp_path / str(number)
-        config.save_pretrained(folder)
-        kind = transformers.AutoModel if number == 2 else transformers.AutoModelForCausalLM
-        with torch.device("meta"):
-            model = kind.from_config(config)
-        want = (
-            sum(p.numel() for p in model.parameters()),
-            max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules()),
-        )
-        assert shape.read(folder) == shape.read(folder / "config.json") == want
-    assert want == (PARAMS, LAYER)
-
-
 # ---- typed
 def test_the_command_for_people_shows_every_digit(capsys, tmp_path):
     keys = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600}
@@ -99,4 +72,4 @@ def test_a_config_that_is_none_is_refused(tmp_path):
         file = tmp_path / "config.json"
         file.write_text(text)
         with pytest.raises(ValueError, match=words):
-            shape.read(file)
+            Model.read(file)

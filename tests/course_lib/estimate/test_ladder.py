@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from course_lib.estimate import ladder
 from course_lib.estimate.activations import kept
-from course_lib.estimate.ladder import Nodes
+from course_lib.estimate.ladder import Nodes, OurEngine
 from course_lib.estimate.shape import shape_of
 from course_lib.gpt import Config
-from course_lib.peers.deepspeed_config import walk
-from course_lib.pretrained.config import to_transformers
+from course_lib.peers.deepspeed_config.ours import train
 from tests.course_lib.estimate.parts import SHORT
 from tests.course_lib.train.test_layouts import trained
 
@@ -46,7 +43,7 @@ def test_the_rungs_come_in_the_pages_order_each_on_top_of_the_last():
 
 
 def test_a_rung_holds_saves_and_costs_what_the_forms_say():
-    rungs = ladder.ladder(LARGE, Nodes(10**9, gpus=4, nodes=2), 4, 512)
+    rungs = ladder.ladder(OurEngine(LARGE), Nodes(10**9, gpus=4, nodes=2), 4, 512)
     by = {rung.name.split(":")[0]: rung for rung in rungs}
     two, away = by["stage 2"], by["stage 2 + offload_optimizer cpu"]
     phi, n, k = 2 * shape_of(LARGE).params, 8, 4
@@ -67,25 +64,26 @@ def test_a_rung_holds_saves_and_costs_what_the_forms_say():
 
 
 def test_the_first_that_fits_and_back_up_in_rows():
-    rungs = ladder.ladder(GPT2, Nodes(1, gpus=2), 8, 64, precision="float32")
+    model = OurEngine(GPT2)
+    rungs = ladder.ladder(model, Nodes(1, gpus=2), 8, 64, precision="float32")
     needs = [rung.needs.gpu for rung in rungs]
     for budget in (min(needs) - 1, needs[0], needs[4], needs[7]):
         machine = Nodes(budget, gpus=2)
-        found = ladder.ladder(GPT2, machine, 8, 64, precision="float32")
+        found = ladder.ladder(model, machine, 8, 64, precision="float32")
         first = ladder.first_that_fits(found)
         want = next((i for i, size in enumerate(needs) if size <= budget), None)
         assert (None if first is None else found.index(first)) == want
         if first is None:
             continue
-        more = ladder.back_up(GPT2, machine, first, 64)
+        more = ladder.back_up(model, machine, first, 64)
         assert more.rows * more.accumulate == 8
         assert replace(more, rows=1, accumulate=1) == replace(first.setting, rows=1, accumulate=1)
-        spared = machine.holds(ladder.needs_of(GPT2, more, machine, 64), spare=ladder.SPARE)
+        spared = machine.holds(model.needs(more, machine, 64), spare=ladder.SPARE)
         assert spared or more == first.setting
-    roomy = ladder.back_up(GPT2, Nodes(10**9, gpus=2), rungs[4], 64)
+    roomy = ladder.back_up(model, Nodes(10**9, gpus=2), rungs[4], 64)
     assert roomy.rows == 8 and roomy.accumulate == 1
-    just = Nodes(ladder.needs_of(GPT2, roomy, Nodes(1, gpus=2), 64).gpu, gpus=2)
-    assert ladder.back_up(GPT2, just, rungs[4], 64).rows < 8  # by an estimate's last byte
+    just = Nodes(model.needs(roomy, Nodes(1, gpus=2), 64).gpu, gpus=2)
+    assert ladder.back_up(model, just, rungs[4], 64).rows < 8  # by an estimate's last byte
 
 
 # ---- beside the meter
@@ -114,20 +112,17 @@ def budgets(rungs: list) -> dict[int, int]:
 
 
 def held_against_the_meter(pool, folder, config, world, precision, chosen=None) -> None:
-    """Under each budget the command's first rung trains within it, and the one before does not."""
-    (folder / "config.json").write_text(json.dumps(to_transformers(config, torch.float32)))
-    how = {"gpus": world, "nodes": 1, "rows": 4, "length": 0, "precision": precision}
-    rungs = walk.walk(walk.WalkTask.read(folder, "1", None, **how)).rungs
+    """Under each budget the first rung that fits trains within it, and the one before does not."""
+    how = (OurEngine(config), Nodes(1, gpus=world), 4, config.length)
+    rungs = ladder.ladder(*how, precision=precision)
     every = budgets(rungs)
     assert len(every) >= 3, [rung.needs.gpu for rung in rungs]
     wanted = {i: every[i] for i in every if chosen is None or i in chosen}
     runs: dict[int, list] = {}
     for i, budget in wanted.items():
-        task = walk.WalkTask.read(folder, f"{budget}B", None, **how)
-        done = walk.walk(task)
-        assert done.rungs.index(done.first) == i
+        assert next(j for j, rung in enumerate(rungs) if rung.needs.gpu <= budget) == i
         for j in (i - 1, i):
-            runs[j] = done.run_of(done.rungs[j])
+            runs[j] = train(config, config.length, world, rungs[j].setting)
     got = dict(zip(runs, pool.run(world, peaks, list(runs.values()), str(folder), timeout=280)[0],
                    strict=True))  # fmt: skip
     for i, budget in wanted.items():

@@ -189,7 +189,7 @@ def test_a_ring_inside_a_node_and_across():
 
 def test_without_a_link_between_nodes_no_ring_crosses():
     ring = Place(1, 8, 4).ring("dp")
-    with pytest.raises(ValueError, match=r"lie on 2 nodes, and the link from node .*--across"):
+    with pytest.raises(ValueError, match=r"2 nodes with 4 GPUs each, and .*--gpus-per-node"):
         ring.seconds(NODE.changed(across=None), Constants(), "all_reduce", 1.0, 1)
 
 
@@ -342,7 +342,7 @@ def test_a_preset_is_whole_and_goes_through_json(name):
     machine = presets.preset(name)
     assert Machine.from_dict(machine.as_dict()) == machine and machine.source
     if machine.peak is not None:
-        assert all(0.3 <= rate.flops / machine.peak <= 0.5 for rate in machine.rates)
+        assert all(0.3 <= rate.products(4096) / machine.peak <= 0.85 for rate in machine.rates)
     single = machine.in_precision("float32")
     if machine.single is not None:
         share = machine.single / machine.peak

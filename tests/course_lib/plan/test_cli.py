@@ -66,7 +66,7 @@ def test_the_table_says_the_fastest_and_the_reasons(capsys, small):
     head = next(i for i, line in enumerate(lines) if "s/step" in line)
     rows = [line.split() for line in lines[head + 1 : head + 5]]
     assert [row[0] for row in rows] == ["1", "2", "3", "4"]
-    assert all(float(row[-1].replace(",", "")) > 0 for row in rows) and "per 10^9" in lines[head]
+    assert all(float(row[-1].replace(",", "")) > 0 for row in rows) and "cost" in lines[head]
     assert [_short(x) for x in (12.3456, 0.0123, 0.00123, 7e-6)] == [
         "12.3", "0.0123", "0.0012", "<0.0001",
     ]  # fmt: skip
@@ -82,18 +82,29 @@ def test_nothing_fits(capsys, tmp_path, small):
     assert code == 1 and "there is no plan to write" in err and not (tmp_path / "out").exists()
     text = " ".join(out.split())
     assert "Nothing fits. The nearest: tp" in text and "It would with: GPUs with" in text
+    assert "plans no pipeline parallelism" in text
     code, out, err = plan(capsys, *words[:-4], "--json")
     assert code == 1 and json.loads(out)["advice"]["remedies"] and json.loads(out)["plans"] == []
 
 
-def test_of_an_unknown_family_the_page_says_what_is_not_known(capsys, tmp_path):
+def test_a_node_may_be_another(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    words = ("--config", tmp_path, "--machine", "workstation", "--gpus", 4, "--json")
+    code, _, err = plan(capsys, *words)
+    assert code == 2 and "--gpus-per-node" in err
+    document = json.loads(plan(capsys, *words, "--gpus-per-node", 4, "--gpu-memory", "12MB")[1])
+    assert (document["machine"]["gpus"], document["machine"]["memory"]) == (4, 12 * 10**6)
+    assert document["fits"] and all(x["gpu_bytes"] <= 12 * 10**6 for x in document["plans"])
+
+
+def test_of_another_family_the_page_says_what_is_not_planned(capsys, tmp_path):
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(BERT))
     words = ("--config", tmp_path / "config.json", "--machine", "workstation", "--length", 128)
     code, out, _ = plan(capsys, *words)
     text = " ".join(out.split())
-    assert code == 0 and "model_type 'bert' is not known here" in text
-    assert "without activations" in text
+    assert code == 0 and "Tensor parallelism is planned for GPT-2's and Llama's" in text
+    assert text.startswith("The fastest that fits: tp 1, dp 2") and "no plan" not in text
     code, _, err = plan(capsys, *words, "--emit", "torchrun", "--out", tmp_path / "out")
     assert code == 2 and "makes no new model of this shape" in err
     assert "no plan here can be said so" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from course_lib.estimate.time import presets
 from course_lib.estimate.time.bars import BARS, fit
@@ -13,11 +14,11 @@ from course_lib.plan.task import divisors
 from tests.course_lib.plan.parts import BERT, CLUSTER, CONSTANTS, task_of
 
 WRONG = [
-    ({"gpus": 6}, r"--gpus 6 does not fill nodes of 4: take 4 or 8"),
+    ({"gpus": 6}, r"--gpus 6 does not fill nodes of 4 GPUs: take 4 or 8"),
     ({"tokens": 100}, r"--tokens 100 is no number of whole sequences .* take 64 or 128"),
     ({"tokens": 10}, r"take 64$"),
     ({"gpus": -1}, r"--gpus -1 has to be 0 or more"),
-    ({"length": 128, "tokens": 128}, r"a sequence of 128 tokens is longer than length=64"),
+    ({"length": 128, "tokens": 128}, r"--length 128 is longer than the 64 tokens"),
     ({"precision": "int8"}, r"--precision int8 is none of"),
     ({"price": -1.0}, r"--price -1.0 of a GPU"),
     ({"gpus": 10**9}, r"--gpus 1,000,000,000: more than 262,144 GPUs are not counted"),
@@ -83,19 +84,30 @@ def test_more_processes_than_cores_are_on_one_host():
     assert many.oversubscribed(8) == 2 and presets.cluster("dgx-a100", gpus=16).gpus == 8
 
 
-def test_of_another_family_the_size_alone_is_known(tmp_path):
+def kept_once(model: Model, rows: int) -> int:
+    kept = model.kept(rows, 64, torch.float32)
+    return sum(kept.blocks) + kept.ends
+
+
+def test_of_another_family_memory_and_work_are_counted(tmp_path):
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(BERT))
     model = Model.read(tmp_path)
-    assert model.config is None and model.shape.params > 10_000 and model.sizes.hidden == 32
-    with pytest.raises(ValueError, match="--length is missing"):
+    assert model.config is None and model.shape.params > 10_000
+    with pytest.raises(ValueError, match=r"names no longest sequence .* say with --length"):
         Task.of(model, CLUSTER, CONSTANTS)
     task = Task.of(model, CLUSTER, CONSTANTS, length=64)
     found = search(task)
     assert {plan.place.tp for plan in found.plans} == {1}
-    assert found.plans[0].needs.activations is None
+    kept = model.kept(found.plans[0].setting.rows, 64, torch.float32)
+    assert found.plans[0].needs.activations == kept.total
     assert "model_type 'bert'" in found.fallen["the model cannot be cut so"].example
     assert {plan.setting.stage for plan in found.plans} == {0, 1, 2, 3}
-    flops = 6 * model.shape.params * 8 * 64  # of a rank's eight sequences
+    products = 2 * (4 * 32 * 32 + 2 * 32 * 64) + 32 * 32 + 100 * 32  # layers, and the head's two
+    tokens = 8 * 64  # of a rank
+    flops = 3 * tokens * (2 * model.theirs().product_params + 4 * 64 * 2 * 32)
+    assert model.theirs().product_params == products
     first = next(plan for plan in found.plans if not plan.setting.recompute)
-    assert first.seconds.compute == pytest.approx(flops / 1e11)
+    moved = 1e10 * (first.seconds.compute - flops / 1e11)  # beside them, what a forward keeps
+    passes = first.setting.accumulate * kept_once(model, first.setting.rows)
+    assert moved == pytest.approx(5 * passes, rel=1e-6)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from course_lib.estimate import states
-from course_lib.estimate.activations import kept
+from course_lib.estimate.model import Model
 from course_lib.estimate.shape import shape_of
+from course_lib.estimate.transformers_model import TransformersModel
 from course_lib.gpt import Config
 from course_lib.peers.deepspeed_config.memory import forecast
 from course_lib.pretrained.config import to_transformers
@@ -87,28 +88,20 @@ def test_what_may_stay_whole_at_stage_3():
 
 def test_activations_are_those_of_a_micro_batch():
     one, two = (of({"stage": 2}, train_micro_batch_size_per_gpu=rows) for rows in (1, 2))
-    form = kept(CONFIG, 1, CONFIG.length, width=2)
-    assert one.gpu["activations"] == form.total + 2 * form.logits
-    assert two.gpu["activations"] == 2 * one.gpu["activations"] - _once(form)
+    form = Model(KEYS).kept(1, CONFIG.length, torch.bfloat16)
+    assert one.gpu["activations"] == form.peak > sum(form.blocks)
+    assert 1.9 < two.gpu["activations"] / one.gpu["activations"] < 2  # the angles are there once
     again = forecast({ZERO: {"stage": 2}, "bf16": {"enabled": True}}, KEYS, 1, recompute=True)
     assert again.gpu["activations"] < one.gpu["activations"]
     short = forecast({ZERO: {"stage": 2}, "bf16": {"enabled": True}}, KEYS, 1, length=64)
     assert short.gpu["activations"] < 0.6 * one.gpu["activations"]
 
 
-def _once(form) -> int:
-    """What does not grow with the rows: the angles of each block."""
-    two = kept(CONFIG, 2, CONFIG.length, width=2)
-    return 2 * (form.total + 2 * form.logits) - (two.total + 2 * two.logits)
-
-
-def test_a_model_of_another_family_has_its_states(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    transformers.T5Config(d_model=16, d_kv=8, d_ff=40, num_layers=2, num_heads=2).save_pretrained(
-        tmp_path
-    )
-    got = forecast({ZERO: {"stage": 3}, "bf16": {"enabled": True}}, tmp_path, 2)
+def test_where_a_forward_cannot_be_counted_the_states_are(monkeypatch):
+    monkeypatch.setattr(TransformersModel, "kept", lambda *_, **__: 1 // 0)
+    got = of({"stage": 3}, 2)
     assert "activations" not in got.gpu and got.left_out[0].startswith("activations")
+    assert "does not run on shapes alone (integer division" in got.left_out[0]
 
 
 def test_what_is_still_auto_is_named_and_counts_as_the_default():
@@ -137,7 +130,7 @@ def test_buffers_of_files_lie_on_the_host():
 @pytest.mark.parametrize(
     ("zero", "model", "world", "reason"),
     [({"stage": 5}, KEYS, 1, "stage=5"), ({}, KEYS, 0, "world=0"),
-     ({}, {"model_type": "t5"}, 1, "only gpt2, llama"), ({}, "/nowhere", 1, "is not there")],
+     ({}, {"model_type": "no"}, 1, "model_type='no'"), ({}, "/nowhere", 1, "is not there")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(zero, model, world, reason):
     with pytest.raises(ValueError, match=reason):
@@ -184,6 +177,11 @@ def test_the_checker_forecasts_what_it_has_resolved(capsys, files):
     assert again["gpu"]["activations"] < want.gpu["activations"]
     assert again["gpu"]["buckets"] == 2 * (CONFIG.hidden**2 + 5 * 10**8)  # as the Trainer does
     assert "memory" not in json.loads(ds_check(capsys, file, "--json")[1])
+    short = ds_check(capsys, *words, "--length", 64, "--gpu-memory", "1GiB")[1]
+    assert short.index("It does not fit: ") < short.index("Assumed: 8 GPUs, 1 row of 64 tokens")
+    assert "It fits: " in ds_check(capsys, *words, "--gpu-memory", 80)[1]
+    code, _, err = ds_check(capsys, file, "--length", 64)
+    assert code == 2 and "belong to --memory" in err
 
 
 def test_a_forecast_that_cannot_be_is_no_traceback(capsys, files):

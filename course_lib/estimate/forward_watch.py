@@ -1,0 +1,149 @@
+"""Watches a forward of any model: which tensors autograd keeps, in which block, beside which layer.
+
+A tensor between a layer that tensor parallelism cuts by columns and the next one cut by rows is
+shared among the ranks; the input of the first is whole on each, and so is the rest. Lesson 12.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+# Layers that tensor parallelism cuts by columns and by rows, where Transformers has no plan.
+BY_NAME = {
+    "gpt2": ("c_attn c_fc", "c_proj"),
+    "opt": ("q_proj k_proj v_proj fc1", "out_proj fc2"),
+    "bloom": ("query_key_value dense_h_to_4h", "dense dense_4h_to_h"),
+    "falcon": ("query_key_value dense_h_to_4h", "dense dense_4h_to_h"),
+    "t5": ("q k v wi wi_0 wi_1", "o wo"),
+}
+REST, JOINED, CUT, WORDS = "rest", "joined", "cut", "words"
+ENDS = "ends"  # what is kept before the first block and after the last
+
+
+def stacks(model: nn.Module) -> list[nn.ModuleList]:
+    """The outermost lists of blocks."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
+    inside = {inner for outer in lists for inner in outer.modules() if inner is not outer}
+    return [found for found in lists if found not in inside]
+
+
+def head_of(model: nn.Module) -> nn.Module | None:
+    """The layer that gives the logits; None where there is none."""
+    head = model.get_output_embeddings()
+    return None if isinstance(head, nn.Embedding) else head
+
+
+def kind_of(block: nn.Module) -> tuple:
+    """Equal for blocks that keep the same: by their class and the shapes of their parameters."""
+    return type(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+
+
+def cut_layers(model: nn.Module) -> dict[nn.Module, str]:
+    """The layers that tensor parallelism cuts, each "columns", "rows" or, a layer of experts,
+    "both"; none where nothing is known of the family."""
+    config = model.config.get_text_config()
+    plan = getattr(config, "base_model_tp_plan", None) or {}
+    ways = {}
+    for pattern, style in plan.items():
+        name = re.escape(pattern).replace(r"\*", r"\d+")
+        if style == "moe_tp_experts":
+            ways[name] = "both"
+        elif "colwise" in style or "rowwise" in style:
+            ways.setdefault(name, "columns" if "colwise" in style else "rows")
+    for names, way in zip(BY_NAME.get(config.model_type, ()), ("columns", "rows"), strict=False):
+        ways |= {rf".*\.{name}": way for name in names.split()}
+    found = {}
+    for name, module in model.named_modules():
+        for pattern, way in ways.items():
+            if re.fullmatch(rf"(.*\.)?{pattern}", name):
+                found[module] = way
+    return found
+
+
+class ForwardWatch:
+    """Sorts what a forward keeps by block and region. One forward; each kind of block is run twice,
+    since the first may keep what all of them use, such as the angles of the positions."""
+
+    def __init__(self, model: nn.Module):
+        self.model, self.stacks = model, stacks(model)
+        self.kinds = [[kind_of(block) for block in stack] for stack in self.stacks]
+        self._layers = cut_layers(model)
+        own = [*model.parameters(), *model.buffers()]
+        self._known = {x.untyped_storage()._cdata for x in own}
+        self._held: list[Tensor] = []  # so that no storage's address is used twice
+        self._where: object = ENDS
+        self._region = REST
+        self._bytes: dict[object, Counter] = {}
+        self._times: Counter = Counter()
+
+    def keep(self, x: Tensor) -> Tensor:
+        """A hook of `saved_tensors_hooks`: count a storage that is met for the first time."""
+        storage = x.untyped_storage()
+        if storage._cdata not in self._known:
+            self._known.add(storage._cdata)
+            self._held.append(x)
+            self._bytes.setdefault(self._where, Counter())[self._region] += storage.nbytes()
+        return x
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within it the model has two blocks of each kind, and hooks say where a forward is."""
+        whole = [list(stack) for stack in self.stacks]
+        hooks = []
+        for stack, kinds in zip(self.stacks, self.kinds, strict=True):
+            firsts = dict(zip(reversed(kinds), reversed(list(stack)), strict=True))
+            del stack[:]
+            for kind in dict.fromkeys(kinds):
+                stack.extend([firsts[kind]] * 2)
+                place = id(stack), kind
+                hooks.append(firsts[kind].register_forward_pre_hook(self._enter(place)))
+                hooks.append(firsts[kind].register_forward_hook(self._at(ENDS, REST)))
+        for layer, way in self._layers.items():
+            before = CUT if way == "rows" else JOINED
+            hooks.append(layer.register_forward_pre_hook(self._at(None, before)))
+            after = CUT if way == "columns" else REST
+            hooks.append(layer.register_forward_hook(self._at(None, after)))
+        head = head_of(self.model)
+        if head is not None:
+            hooks.append(head.register_forward_pre_hook(self._at(ENDS, JOINED)))
+            hooks.append(head.register_forward_hook(self._at(ENDS, WORDS)))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for stack, blocks in zip(self.stacks, whole, strict=True):
+                del stack[:]
+                stack.extend(blocks)
+
+    def _enter(self, place: object):
+        def hook(*_):
+            self._times[place] += 1
+            self._where, self._region = (place, self._times[place]), REST
+
+        return hook
+
+    def _at(self, where: object, region: str):
+        def hook(*_):
+            self._where = self._where if where is None else where
+            self._region = region
+
+        return hook
+
+    def found(self) -> tuple[list[Counter], Counter]:
+        """(regions of each block of the model, regions of the ends)."""
+        ends = Counter(self._bytes.get(ENDS, {}))
+        blocks = []
+        for stack, kinds in zip(self.stacks, self.kinds, strict=True):
+            for kind in dict.fromkeys(kinds):
+                first, second = (
+                    self._bytes.get(((id(stack), kind), time), Counter()) for time in (1, 2)
+                )
+                ends += first - second  # what only the first of them keeps
+            blocks += [self._bytes.get(((id(stack), kind), 2), Counter()) for kind in kinds]
+        return blocks, ends

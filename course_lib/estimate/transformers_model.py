@@ -1,0 +1,239 @@
+"""A model as Transformers' own code makes it, without weights: its parameters, and what it keeps.
+
+Its forward runs on torch's fake tensors, which have shapes and no memory, and autograd says what it
+keeps for the backward: any architecture is counted so, and none by a formula. Lesson 12.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from course_lib.estimate.forward_watch import (
+    CUT,
+    JOINED,
+    REST,
+    WORDS,
+    ForwardWatch,
+    cut_layers,
+    head_of,
+    stacks,
+)
+
+FUSED = "course_fused"  # the attention that is counted, by the name under which Transformers has it
+# A config's names for the longest sequence, the likeliest first.
+LOSS = 2 * 4  # bytes of a logit while the loss is made: a float32 copy, and its gradient
+LONGEST = ("max_position_embeddings", "n_positions", "seq_length", "max_sequence_length")
+
+
+@dataclass(frozen=True)
+class KeptBytes:
+    """Bytes that a forward keeps on one rank: those of each of the `blocks`, of a block's input
+    (`entry`), of what is before and after the blocks (`ends`); and what the `loss` needs too."""
+
+    blocks: tuple[int, ...]
+    entry: int
+    ends: int
+    loss: int
+    recompute: bool = False
+
+    @property
+    def total(self) -> int:
+        """When the forward has ended and the loss is there."""
+        return (self.entry * len(self.blocks) if self.recompute else sum(self.blocks)) + self.ends
+
+    @property
+    def peak(self) -> int:
+        """With what the backward adds at its highest point."""
+        again = max(self.blocks, default=0) if self.recompute else 0
+        return self.total + max(self.loss, again)
+
+
+class TransformersModel:
+    """The model that a config.json with these keys describes; `where` names it in errors."""
+
+    def __init__(self, keys: Mapping, where: object, dtype: torch.dtype = torch.bfloat16):
+        self.keys, self.where, self.dtype = keys, where, dtype
+        self._mode = FakeTensorMode()
+        self._counted: dict[tuple[int, int], tuple[list[Counter], Counter]] = {}
+        with _quiet(), self._mode:
+            self.model = self._make()
+        self.config = self.model.config.get_text_config()
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether it is known which layers tensor parallelism cuts."""
+        return bool(cut_layers(self.model))
+
+    def params_of_rank(self, tp: int) -> int:
+        """The parameters of one of `tp` ranks, the vocabulary shared among them too."""
+        if tp == 1:
+            return sum(p.numel() for p in self.model.parameters())
+        shared = {p for layer in cut_layers(self.model) for p in layer.parameters()}
+        for table in (self.model.get_input_embeddings(), head_of(self.model)):
+            shared |= set() if table is None else set(table.parameters())
+        return sum(
+            -(-p.numel() // tp) if p in shared else p.numel() for p in self.model.parameters()
+        )
+
+    @property
+    def product_params(self) -> float:
+        """The parameters with which each token is multiplied: of experts those that it is sent to,
+        and no table that is only looked up in."""
+        head, experts = head_of(self.model), self._experts
+        tables = [layer for layer in self.model.modules() if isinstance(layer, nn.Embedding)]
+        looked_up = {p for table in tables for p in table.parameters()}
+        looked_up -= set() if head is None else set(head.parameters())
+        return sum(
+            p.numel() * (self._active if p in experts else 1.0)
+            for p in self.model.parameters()
+            if p.dim() > 1 and p not in looked_up
+        )
+
+    @property
+    def attention_width(self) -> int:
+        """The sum over all layers of what their heads are wide together."""
+        heads = getattr(self.config, "num_attention_heads", 0)
+        size = getattr(self.config, "head_dim", None) or self.config.hidden_size // max(1, heads)
+        return sum(map(len, stacks(self.model))) * heads * size
+
+    @property
+    def _experts(self) -> set[nn.Parameter]:
+        ways = cut_layers(self.model).items()
+        return {p for layer, way in ways if way == "both" for p in layer.parameters()}
+
+    @property
+    def _active(self) -> float:
+        """The part of the experts to which a token is sent."""
+        names = ("num_local_experts", "num_experts", "n_routed_experts")
+        every = next((n for name in names if (n := getattr(self.config, name, 0))), 1)
+        return getattr(self.config, "num_experts_per_tok", every) / every
+
+    def kept(
+        self,
+        rows: int,
+        length: int,
+        *,
+        tp: int = 1,
+        sequence: bool = False,
+        recompute: bool = False,
+    ) -> KeptBytes:
+        """Bytes that a forward and its loss keep, of `rows` sequences of `length` tokens, on one of
+        `tp` ranks; with `sequence` these share the tokens between the cut layers too.
+
+        Attention is counted as a fused kernel keeps it, but in the few families whose code has no
+        place for another.
+        """
+        (blocks, ends), (more_blocks, more_ends) = (self._regions(n, length) for n in (1, 2))
+
+        def of_rank(one: Counter, two: Counter) -> int:
+            part = {name: one[name] + (rows - 1) * (two[name] - one[name]) for name in two}
+            rest = part.get(REST, 0)
+            shared = part.get(CUT, 0) + part.get(WORDS, 0) + (rest if sequence else 0)
+            return part.get(JOINED, 0) + -(-shared // tp) + (0 if sequence else rest)
+
+        width = self.dtype.itemsize
+        entry = rows * length * self.config.hidden_size * width
+        words = -(-self.config.vocab_size // tp) if ends[WORDS] else 0
+        return KeptBytes(
+            tuple(of_rank(*pair) for pair in zip(blocks, more_blocks, strict=True)),
+            -(-entry // tp) if sequence else entry,
+            of_rank(ends, more_ends),
+            rows * length * words * LOSS,
+            recompute,
+        )
+
+    def _regions(self, rows: int, length: int) -> tuple[list[Counter], Counter]:
+        if (rows, length) not in self._counted:
+            watch = ForwardWatch(self.model)
+            with _quiet(), self._mode, watch.watching():
+                ids = torch.zeros(rows, length, dtype=torch.long)
+                takes = inspect.signature(self.model.forward).parameters
+                more = {"labels": ids} if "labels" in takes else {}
+                more |= {"use_cache": False} if "use_cache" in takes else {}
+                with torch.autograd.graph.saved_tensors_hooks(watch.keep, lambda x: x):
+                    self.model(input_ids=ids, **more)
+            self._counted[rows, length] = watch.found()
+        return self._counted[rows, length]
+
+    def _make(self) -> nn.Module:
+        kind = self.keys.get("model_type")
+        if kind is None:
+            raise ValueError(f"{self.where} says no model_type: is it a config.json of a model?")
+        if importlib.util.find_spec("transformers") is None:
+            raise ValueError(
+                f"{self.where}: model_type={kind!r} is read by transformers, which has to be "
+                "installed (pip install transformers)"
+            )
+        import transformers
+
+        _register_fused_attention()
+        try:
+            config = transformers.CONFIG_MAPPING[kind].from_dict(dict(self.keys))
+            if getattr(config, "quantization_config", None) is not None:
+                del config.quantization_config  # what is trained is not quantized
+            if config.is_encoder_decoder:
+                for name in ("pad_token_id", "decoder_start_token_id"):
+                    if getattr(config, name, None) is None:
+                        setattr(config, name, 0)
+            model = _maker(config)(config, dtype=self.dtype).train()
+            if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():
+                model.set_attn_implementation(FUSED)
+            return model
+        except Exception as error:  # whatever a foreign config's or model's code raises
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise ValueError(
+                f"{self.where}: transformers makes no model of model_type={kind!r} from this: "
+                f"{first}"
+            ) from error
+
+
+def _maker(config: object) -> Callable:
+    import transformers
+
+    named = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
+    if named is not None:
+        return named._from_config
+    causal = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return (transformers.AutoModelForCausalLM if causal else transformers.AutoModel).from_config
+
+
+def _fused(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: object
+) -> tuple[Tensor, None]:
+    """Attention through a kernel that keeps no pairs of tokens, and needs no mask for a causal one
+    or a window. A bias that is trained, such as T5's for distances, keeps them."""
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    bias = options.get("position_bias")
+    how = {"is_causal": bool(causal) and bias is None, "scale": options.get("scaling")}
+    how |= {"attn_mask": bias, "enable_gqa": q.shape[1] != k.shape[1]}
+    trained = bias is not None and bias.requires_grad
+    with sdpa_kernel(SDPBackend.MATH) if trained else nullcontext():
+        y = F.scaled_dot_product_attention(q, k, v, **how)
+    return y.transpose(1, 2).contiguous(), None
+
+
+def _register_fused_attention() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(FUSED, _fused)
+    AttentionMaskInterface.register(FUSED, lambda *_, **__: None)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Transformers' advice on a config's form is no part of a command's answer."""
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        yield
