@@ -103,7 +103,6 @@ SMALL = {
         "--steps 3",
     ".venv/bin/torchrun --standalone --nproc-per-node 8 -m course_lib.train --tp 4 --stage 2 "
     "--steps 200": "--steps 3",
-    "course train --json": "--steps 3",
     ".venv/bin/course bench scale --plot scaling.png": SHORT,
     "course bench scale --plot scaling.png": SHORT,
     "course bench classroom": "--runs 1",
