@@ -49,9 +49,9 @@ class Task:
         for name, value in (("--gpus", self.gpus), ("--tokens", self.tokens)):
             if value < 1:
                 raise ValueError(f"{name} {value} has to be 1 or more")
+        nodes_of(self.gpus, per_node)
         if self.tokens > MOST_TOKENS:
             raise ValueError(f"--tokens {self.tokens:,}: no step has more than {MOST_TOKENS:,}")
-        nodes_of(self.gpus, per_node)
         if self.tokens % self.length:
             below = self.tokens // self.length * self.length
             near = [str(n) for n in (below, below + self.length) if n]

@@ -167,6 +167,8 @@ class Walk:
         elif self.first is not None:
             part = self.forecast.lines(*self._unit)[0]
             lines.append(f"The settings that are written, part by part: {part}.")
+        if task.model.keys.get("quantization_config"):
+            lines.append("quantization_config is left out: what is trained is not quantized.")
         if self.back_up is not None and self.back_up.stage < 3:
             each, ranks = self.back_up.width * task.model.shape.params, task.machine.gpus
             lines.append(

@@ -97,6 +97,16 @@ def test_where_no_number_of_gpus_is_enough_it_says_so(capsys, model):
     assert course(capsys, "--config", model, "--gpu-memory", "7MB", *shorter)[0] == 0
 
 
+def test_a_quantized_checkpoint_is_counted_unquantized(capsys, model):
+    words = ("--config", model, "--gpu-memory", 24)
+    plain = course(capsys, *words)[1]
+    model.write_text(
+        json.dumps(KEYS | {"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    )
+    text = course(capsys, *words)[1]
+    assert "quantization_config is left out" in text and text.split("\n")[0] == plain.split("\n")[0]
+
+
 def test_settings_are_left_in_a_folder_and_nothing_is_lost(capsys, model, tmp_path):
     folder = tmp_path / "new" / "one"
     words = ("--config", model, "--gpu-memory", 24, "--gpus", 4, "--write", folder)
