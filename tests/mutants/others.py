@@ -635,14 +635,6 @@ MUTANTS = [
         "one rank raises, and the others wait for it in the first sum",
     ),
     Mutant(
-        "loss-own-tokens-refused-alone",
-        "course_lib/tensor_parallel/loss_checks.py",
-        "            raise RefusedHere(message)",
-        "            raise ValueError(message)",
-        (LOSS_CHECKS + "test_what_one_rank_refuses_is_refused_on_all[2]",),
-        "of fewer tokens than ranks, the rank that has them all waits for the others",
-    ),
-    Mutant(
         "misuse-tokens-shared",
         "course_lib/tensor_parallel/sequence.py",
         "made = memo[id(self)] = Tokens(self.group)",
