@@ -44,6 +44,8 @@ def test_the_tools_agree_and_find_nothing_in_their_own_files(tmp_path):
         files = walk.files_of(found)
         (path.parent / "ds.json").write_text(files["ds_config.json"])
         arguments = json.loads(files["training_arguments.json"])
+        arguments |= {"learning_rate": draw.choice((1e-5, 2e-4)), "seed": draw.randint(0, 9)}
+        arguments |= {"weight_decay": draw.choice((0.0, 0.1)), "max_grad_norm": draw.choice((1, 5))}
         report = check.check_file(
             path.parent / "ds.json", world=gpus, arguments=arguments, model=task.model.keys,
             known=known,
