@@ -52,10 +52,10 @@ def ds_check(
         typer.Option("--memory", help="Forecast what a GPU and a host need (--model)."),
     ] = False,
     length: Annotated[
-        int, typer.Option(help="Tokens of a sequence, for --memory; 0: the model's longest.")
+        int, typer.Option(help="Tokens of a sequence, for --memory; 0: the longest.", min=0)
     ] = 0,
     gpus_per_node: Annotated[
-        int, typer.Option(help="GPUs on each node, for --memory; 0: all of --world.")
+        int, typer.Option(help="GPUs on each node, for --memory; 0: all of --world.", min=0)
     ] = 0,
     gpu_memory: Annotated[
         str | None, typer.Option(help="Memory of one GPU, for --memory: says whether it fits.")

@@ -32,9 +32,7 @@ from course_lib.estimate.forward_watch import (
 )
 
 FUSED = "course_fused"  # the attention that is counted, by the name under which Transformers has it
-# A config's names for the longest sequence, the likeliest first.
 LOSS = 2 * 4  # bytes of a logit while the loss is made: a float32 copy, and its gradient
-LONGEST = ("max_position_embeddings", "n_positions", "seq_length", "max_sequence_length")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Published training runs, and the four figures of a GPU that are fitted to half of them.
 
-MPT's tables (llm-foundry, scripts/train/benchmarking: FSDP, fused attention) in published.csv, and
-Megatron-LM's runs without a pipeline (Narayanan et al. 2021, table 1); docs/cost_model.md says how
-far off the other half is. Lesson 15.
+MPT's tables (llm-foundry, scripts/train/benchmarking: FSDP, fused attention) are in published.csv;
+docs/cost_model.md says how far off the other half is. Lesson 15.
 """
 
 from __future__ import annotations

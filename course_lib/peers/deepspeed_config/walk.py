@@ -1,7 +1,7 @@
 """The ladder walked for a config.json and a machine: the first rung that fits, and its files.
 
-Where nothing fits it says how many GPUs would do. Of our own engine it names the command that runs
-the rung, so that the meter can be held against it. Lesson 13.
+Where nothing fits it says how many GPUs would do. The bytes are those that `ds-check --memory`
+forecasts of the file that is written. Lesson 13.
 """
 
 from __future__ import annotations
