@@ -190,7 +190,7 @@ class TransformersModel:
                 model.set_attn_implementation(FUSED)
             return model
         except Exception as error:  # whatever a foreign config's or model's code raises
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            first = (" ".join(str(error).split()) or type(error).__name__)[:200]
             raise ValueError(
                 f"{self.where}: transformers makes no model of model_type={kind!r} from this: "
                 f"{first}"
