@@ -15,6 +15,7 @@ import typer
 from course_classroom.cli.base import Json, app, stop
 
 if TYPE_CHECKING:
+    from course_lib.estimate.fit import Fit
     from course_lib.estimate.model import Model
 
 
@@ -27,8 +28,14 @@ def estimate(
     largest_layer: Annotated[
         str | None, typer.Option(help="Those of its largest layer, written likewise.")
     ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs on each node.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
+    gpus: Annotated[int, typer.Option(help="GPUs in all; with --nodes, those of each node.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node; 0: all on one node.")] = 0,
+    nodes: Annotated[
+        int, typer.Option(help="Nodes with --gpus each, in the place of --gpus-per-node.")
+    ] = 1,
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Memory of one GPU: says which way is the first that fits.")
+    ] = None,
     stage: Annotated[int, typer.Option(help="Of DeepSpeed's table: 3, or 2.")] = 3,
     config: Annotated[
         Path | None, typer.Option(help="A Hugging Face config.json; no weights are needed.")
@@ -53,8 +60,11 @@ def estimate(
     """
     from course_lib.estimate import deepspeed, fit
     from course_lib.estimate.model import Model
+    from course_lib.peers.deepspeed_config.sizes import nbytes
 
     try:
+        card = None if gpu_memory is None else nbytes(gpu_memory, "--gpu-memory")
+        gpus, nodes = _nodes(gpus, gpus_per_node, nodes)
         if config is not None and not (params is None and largest_layer is None):
             raise ValueError("--config says both numbers itself; leave --params and the other out")
         model = None if config is None else Model.read(config)
@@ -74,13 +84,44 @@ def estimate(
         stop(error, command="estimate")
     if as_json:
         stages = [way.as_dict() for way in ways]
-        print(json.dumps({"rows": [row.as_dict() for row in table], "stages": stages}))
+        found = {"rows": [row.as_dict() for row in table], "stages": stages}
+        print(json.dumps(found | ({} if card is None else {"answer": _answer(ways, card)})))
         return
+    if card is not None:
+        print(_answer(ways, card))
     cut = f"; {own:,} parameters on each of tp={tp} ranks" if tp > 1 else ""
     where = f"{nodes} node{'s'[: nodes > 1]} with {gpus} GPU{'s'[: gpus > 1]} each{cut}"
     _show_stages(ways, f"{total:,} parameters; {where}", layer > 0)
     of = f", {layer:,} in the largest layer" if stage == 3 else ""
     _show_deepspeeds(table, f"DeepSpeed's table, ZeRO-{stage}: {total:,} parameters{of}", tp)
+
+
+def _nodes(gpus: int, per_node: int, nodes: int) -> tuple[int, int]:
+    """(GPUs on each node, nodes)."""
+    from course_lib.estimate.fit import nodes_of
+
+    if not per_node:
+        return gpus, nodes
+    if per_node < 0 or nodes != 1:
+        raise ValueError(
+            f"--gpus-per-node {per_node} has to be 1 or more, with --gpus in all and no --nodes"
+        )
+    nodes = nodes_of(gpus, per_node)
+    return gpus // nodes, nodes
+
+
+def _answer(ways: list[Fit], card: int) -> str:
+    """The first way that fits on such a GPU, in the order of the table."""
+    room = f"of {card / (1 << 30):,.2f} GiB on each GPU"
+    activations = "" if ways[0].activations is not None else ", without activations"
+    for way in ways:
+        if way.gpu <= card:
+            where = {"states": way.optimizer, "parameters": way.parameters}
+            away = [f"{what} on {place}" for what, place in where.items() if place]
+            name = ", ".join([f"stage {way.stage}", *away])
+            return f"It fits with {name}: {_gib(way.gpu)} {room}{activations}."
+    least = min(way.gpu for way in ways)
+    return f"Nothing fits: the least is {_gib(least)} {room}{activations}."
 
 
 def _on_a_rank(

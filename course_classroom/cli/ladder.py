@@ -92,6 +92,11 @@ def _show(result: Walk, written: list[str], folder: Path | None) -> None:
     _table(console, result)
     for line in result.remarks:
         say(line)
+    if result.others:
+        say("\nOther ways to train it in bfloat16, 1 row at a time, without offload, each GPU:")
+        _others(console, result)
+    for line in result.remarks_of_others if result.others else ():
+        say(line)
     if result.first is None:
         return
     if written:
@@ -114,4 +119,19 @@ def _table(console: Console, result: Walk) -> None:
         crossing = needs.down + needs.up + needs.read + needs.written
         sizes = (needs.gpu, rung.saves, needs.host, needs.disk, needs.sent, crossing)
         rows.append((mark, rung.name, *(result.size(x) for x in sizes)))
+    show(console, columns, rows)
+
+
+def _others(console: Console, result: Walk) -> None:
+    from course_classroom.cli.tables import Column, show
+
+    machine = result.task.machine
+    columns = [Column("way"), Column("whole", right=True)]
+    if machine.world > 1:
+        columns.append(Column(f"sharded over {machine.world}", right=True))
+
+    def cell(nbytes: int) -> str:
+        return f"{result.size(nbytes)} {'✓' if nbytes <= machine.gpu_bytes else '✗'}"
+
+    rows = [(way.name, cell(way.whole), cell(way.sharded))[: len(columns)] for way in result.others]
     show(console, columns, rows)

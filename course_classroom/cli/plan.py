@@ -52,8 +52,9 @@ def plan(
     gpu_memory: Annotated[
         str | None, typer.Option(help="Memory of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB.")
     ] = None,
+    rows: Annotated[int, typer.Option(help="Sequences of a step on each GPU; 0: 8.")] = 0,
     tokens: Annotated[
-        int, typer.Option(help="Tokens of a step over all replicas; 0: 8 sequences a GPU.")
+        int, typer.Option(help="Tokens of a step over all replicas, in the place of --rows.")
     ] = 0,
     length: Annotated[int, typer.Option(help="Tokens of a sequence; 0: the model's longest.")] = 0,
     precision: Annotated[
@@ -84,8 +85,9 @@ def plan(
             known = known.changed(gpus=gpus_per_node)
         if gpu_memory is not None:
             known = known.changed(memory=nbytes(gpu_memory, "--gpu-memory"))
-        how = {"gpus": gpus, "tokens": tokens, "length": length, "precision": precision}
-        task = Task.of(model, known, presets.constants(known), price=price, **how)
+        how = {"gpus": gpus, "rows": rows, "tokens": tokens, "length": length}
+        how |= {"precision": precision, "price": price}
+        task = Task.of(model, known, presets.constants(known), **how)
         found = search(task)
         written = _written(found, emit, choose, out)
     except (ValueError, OSError) as error:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # Layers that tensor parallelism cuts by columns and by rows, where Transformers has no plan.
 BY_NAME = {
@@ -23,6 +24,7 @@ BY_NAME = {
 }
 REST, JOINED, CUT, WORDS = "rest", "joined", "cut", "words"
 ENDS = "ends"  # what is kept before the first block and after the last
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_dot_product")
 
 
 def stacks(model: nn.Module) -> list[nn.ModuleList]:
@@ -36,6 +38,12 @@ def head_of(model: nn.Module) -> nn.Module | None:
     """The layer that gives the logits; None where there is none."""
     head = model.get_output_embeddings()
     return None if isinstance(head, nn.Embedding) else head
+
+
+def linear_layers(model: nn.Module) -> list[nn.Module]:
+    """The linear layers of the blocks, Transformers' own kind of them too."""
+    blocks = (module for stack in stacks(model) for module in stack.modules())
+    return [m for m in blocks if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
 
 
 def kind_of(block: nn.Module) -> tuple:
@@ -80,6 +88,7 @@ class ForwardWatch:
         self._region = REST
         self._bytes: dict[object, Counter] = {}
         self._times: Counter = Counter()
+        self._products: Counter = Counter()
 
     def keep(self, x: Tensor) -> Tensor:
         """A hook of `saved_tensors_hooks`: count a storage that is met for the first time."""
@@ -113,7 +122,8 @@ class ForwardWatch:
             hooks.append(head.register_forward_pre_hook(self._at(ENDS, JOINED)))
             hooks.append(head.register_forward_hook(self._at(ENDS, WORDS)))
         try:
-            yield
+            with _Outputs(self._add):
+                yield
         finally:
             for hook in hooks:
                 hook.remove()
@@ -135,10 +145,14 @@ class ForwardWatch:
 
         return hook
 
-    def found(self) -> tuple[list[Counter], Counter]:
-        """(regions of each block of the model, regions of the ends)."""
+    def _add(self, output: Tensor) -> None:
+        self._products[self._where] += output.nbytes
+
+    def found(self) -> tuple[list[Counter], Counter, list[int]]:
+        """(regions of each block of the model, regions of the ends, bytes that the products of
+        each block give)."""
         ends = Counter(self._bytes.get(ENDS, {}))
-        blocks = []
+        blocks, products = [], []
         for stack, kinds in zip(self.stacks, self.kinds, strict=True):
             for kind in dict.fromkeys(kinds):
                 first, second = (
@@ -146,4 +160,22 @@ class ForwardWatch:
                 )
                 ends += first - second  # what only the first of them keeps
             blocks += [self._bytes.get(((id(stack), kind), 2), Counter()) for kind in kinds]
-        return blocks, ends
+            products += [self._products[(id(stack), kind), 2] for kind in kinds]
+        return blocks, ends, products
+
+
+class _Outputs(TorchDispatchMode):
+    """Tells of what each product gives, attention's too."""
+
+    def __init__(self, tell: Callable[[Tensor], None]):
+        super().__init__()
+        self.tell = tell
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in PRODUCTS or name.startswith(PRODUCTS[-1]):
+            for output in found if isinstance(found, tuple) else (found,):
+                if isinstance(output, Tensor):
+                    self.tell(output)
+        return found

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from course_lib.estimate.setting import Needs, Setting, of_each
+from course_lib.estimate.setting import Needs, Setting, moves, of_each
 from course_lib.estimate.shape import Shape, shape_of
 from course_lib.estimate.time.costs import ModelCounts
 from course_lib.estimate.time.machine import Place
@@ -183,9 +183,10 @@ def _keep(params: int, setting: Setting) -> int:
     return FAST if params <= LIVE else LIVE * setting.width
 
 
-def needs_of_states(shape: Shape, setting: Setting, machine: Nodes) -> Needs:
-    """What a step takes without its activations, by the number of parameters alone."""
-    n, width, k = machine.world, setting.width, setting.accumulate
+def needs_of_states(shape: Shape, setting: Setting, machine: Nodes, tp: int = 1) -> Needs:
+    """What a step takes without its activations, by the number of parameters alone; of `tp` ranks
+    that share a model, each has a `shape` of its own."""
+    n, width, k = machine.world // tp, setting.width, setting.accumulate
     each = of_each(setting, n)
     device, host, disk = (-int(-cost * shape.params // 1) for cost in each)
     host += SETS * int(each[2] * shape.largest_layer)  # the windows that files go through
@@ -195,14 +196,14 @@ def needs_of_states(shape: Shape, setting: Setting, machine: Nodes) -> Needs:
     if setting.stage >= 2:  # a layer's gradients, and those that arrive for the sum
         device += 2 * width * shape.largest_layer
     phi, own = shape.params * width, shape.params * width // n
-    gathers = k * (2 if _keep(shape.params, setting) == LEAN else 1)
-    times = (2, 2, 1 + k, gathers + k)[setting.stage]
+    gathers, sums = moves(setting, twice=_keep(shape.params, setting) == LEAN)
     down = up = read = 0
     if setting.offload is not None:
         down = own * (k if setting.optimizer is not None and setting.stage >= 2 else 1)
-        up = own if setting.parameters is None else own * gathers
+        up = own * (1 if setting.parameters is None else gathers)
     if setting.optimizer == "nvme":
         read = disk + (up if setting.parameters == "nvme" else 0)
-    sent, written = round(times * phi * (n - 1) / n), disk if setting.optimizer == "nvme" else 0
+    sent = round((gathers + sums) * phi * (n - 1) / n)
+    written = disk if setting.optimizer == "nvme" else 0
     host, disk = host * machine.gpus, disk * machine.gpus
     return Needs(device, None, host, disk, sent, down, up, read, written)

@@ -53,7 +53,10 @@ class Model:
     @classmethod
     def of(cls, config: Config) -> Model:
         """Of a decoder of ours, without a file."""
-        model = cls(to_transformers(config, torch.float32))
+        try:
+            model = cls(to_transformers(config, torch.float32))
+        except ValueError:  # Transformers has no such model
+            model = cls(to_transformers(config.changed(bias=True), torch.float32))
         model.config, model.ours = config, True
         return model
 
@@ -135,6 +138,11 @@ class Model:
                 "known here; plan it without"
             )
         return self.theirs().params_of_rank(tp)
+
+    def shape_of_rank(self, tp: int) -> Shape:
+        """The sizes that such a rank has."""
+        largest = -(-self.shape.largest_layer // tp)
+        return Shape(self.params_of_rank(tp), largest) if tp > 1 else self.shape
 
     def length(self, asked: int = 0) -> int:
         """Tokens of a sequence: as many as are asked for, or the longest that the config names."""

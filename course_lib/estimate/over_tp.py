@@ -73,7 +73,7 @@ def tensor_parallel_bytes(
     head = pair + again
     if sequence and fused:  # its states are gathered whole, their gradient summed on every rank
         head = join + both
-    ends = pair + head + _loss(rows * length, n, width)  # the table's pair first
+    ends = pair + head + loss_bytes(rows * length, n, width)  # the table's pair first
     if sequence:
         ends += _summed_norms(config, n, width)
         if config.position == "learned":  # the table's gradient is joined from all ranks' tokens
@@ -87,7 +87,7 @@ def summed_bytes(
     """What of these bytes all-reduces send; with `sequence` the rest are gathers and scatters."""
     if not sequence:
         return tensor_parallel_bytes(config, rows, length, n, width=width)
-    return _loss(rows * length, n, width) + _summed_norms(config, n, width)
+    return loss_bytes(rows * length, n, width) + _summed_norms(config, n, width)
 
 
 def check_cut(config: Config, length: int, n: int, rank: int) -> None:
@@ -121,7 +121,7 @@ def norm_bytes(config: Config, width: int) -> int:
     return (2 if config.norm == "layer" and config.bias else 1) * config.hidden * width
 
 
-def _loss(tokens: int, n: int, width: int) -> float:
+def loss_bytes(tokens: int, n: int, width: int) -> float:
     """A token's largest logit and two sums, in float32 or better."""
     item = max(width, 4)
     return forms.all_reduce(n, tokens * item) + forms.all_reduce(n, 2 * tokens * item)

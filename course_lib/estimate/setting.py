@@ -71,6 +71,13 @@ class Needs:
     written: int = 0
 
 
+def moves(setting: Setting, *, twice: bool = True) -> tuple[int, int]:
+    """(all-gathers, reduce-scatters) of the parameters' bytes over the replicas in a step; `twice`:
+    stage 3 gathers for the backward too."""
+    k = setting.accumulate
+    return {2: (1, k), 3: (2 * k if twice else k, k)}.get(setting.stage, (1, 1))
+
+
 def of_each(setting: Setting, n: int) -> tuple[float, float, float]:
     """(device, host, disk) bytes that a parameter costs a rank while gradients are alive."""
     width, wide = setting.width, 4 if setting.master else setting.width

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ from course_lib.estimate.forward_watch import (
     ForwardWatch,
     cut_layers,
     head_of,
+    linear_layers,
     stacks,
 )
 
@@ -38,18 +40,21 @@ LOSS = 2 * 4  # bytes of a logit while the loss is made: a float32 copy, and its
 @dataclass(frozen=True)
 class KeptBytes:
     """Bytes that a forward keeps on one rank: those of each of the `blocks`, of a block's input
-    (`entry`), of what is before and after the blocks (`ends`); and what the `loss` needs too."""
+    (`entry`), of what is before and after the blocks (`ends`); and what the `loss` needs too. With
+    `recompute` a block keeps its input, and all of them the outputs of `products`."""
 
     blocks: tuple[int, ...]
     entry: int
     ends: int
     loss: int
     recompute: bool = False
+    products: int = 0
 
     @property
     def total(self) -> int:
         """When the forward has ended and the loss is there."""
-        return (self.entry * len(self.blocks) if self.recompute else sum(self.blocks)) + self.ends
+        again = self.entry * len(self.blocks) + self.products
+        return (again if self.recompute else sum(self.blocks)) + self.ends
 
     @property
     def peak(self) -> int:
@@ -64,7 +69,8 @@ class TransformersModel:
     def __init__(self, keys: Mapping, where: object, dtype: torch.dtype = torch.bfloat16):
         self.keys, self.where, self.dtype = keys, where, dtype
         self._mode = FakeTensorMode()
-        self._counted: dict[tuple[int, int], tuple[list[Counter], Counter]] = {}
+        self._sizes: dict[tuple[str, int], float] = {}
+        self._counted: dict[tuple[int, int], tuple[list[Counter], Counter, list[int]]] = {}
         with _quiet(), self._mode:
             self.model = self._make()
         self.config = self.model.config.get_text_config()
@@ -72,44 +78,78 @@ class TransformersModel:
     @property
     def can_be_cut(self) -> bool:
         """Whether it is known which layers tensor parallelism cuts."""
-        return bool(cut_layers(self.model))
+        return bool(self._ways)
 
     def params_of_rank(self, tp: int) -> int:
         """The parameters of one of `tp` ranks, the vocabulary shared among them too."""
-        if tp == 1:
-            return sum(p.numel() for p in self.model.parameters())
-        shared = {p for layer in cut_layers(self.model) for p in layer.parameters()}
-        for table in (self.model.get_input_embeddings(), head_of(self.model)):
-            shared |= set() if table is None else set(table.parameters())
-        return sum(
-            -(-p.numel() // tp) if p in shared else p.numel() for p in self.model.parameters()
-        )
+        return int(self._of_rank("all", tp))
 
-    @property
-    def product_params(self) -> float:
-        """The parameters with which each token is multiplied: of experts those that it is sent to,
-        and no table that is only looked up in."""
-        head, experts = head_of(self.model), self._experts
+    def product_params(self, tp: int = 1) -> float:
+        """Those with which such a rank multiplies each token: of experts the ones that the token is
+        sent to, and no table that is only looked up in."""
+        return self._of_rank("products", tp)
+
+    def head_params(self, tp: int = 1) -> float:
+        """Those of the head among them."""
+        return self._of_rank("head", tp)
+
+    @cached_property
+    def _products(self) -> dict[nn.Parameter, float]:
+        """Each parameter of a product, and the part of it that a token meets."""
+        ways, head = self._ways.items(), head_of(self.model)
+        experts = {p for layer, way in ways if way == "both" for p in layer.parameters()}
         tables = [layer for layer in self.model.modules() if isinstance(layer, nn.Embedding)]
         looked_up = {p for table in tables for p in table.parameters()}
         looked_up -= set() if head is None else set(head.parameters())
-        return sum(
-            p.numel() * (self._active if p in experts else 1.0)
-            for p in self.model.parameters()
-            if p.dim() > 1 and p not in looked_up
-        )
+        own = (p for p in self.model.parameters() if p.dim() > 1 and p not in looked_up)
+        return {p: self._active if p in experts else 1.0 for p in own}
+
+    @cached_property
+    def sums(self) -> int:
+        """How many partial sums a forward has under tensor parallelism, but for the table's: one
+        after each layer that is cut by rows."""
+        blocks = (block for stack in stacks(self.model) for block in stack)
+        layers = (layer for block in blocks for layer in block.modules())
+        return sum(self._ways.get(layer, "columns") != "columns" for layer in layers)
+
+    @cached_property
+    def _ways(self) -> dict[nn.Module, str]:
+        return cut_layers(self.model)
 
     @property
+    def heads(self) -> tuple[int, int]:
+        """(heads of queries, heads of keys and values); 0 where the config names none."""
+        heads = getattr(self.config, "num_attention_heads", 0)
+        return heads, getattr(self.config, "num_key_value_heads", None) or heads
+
+    def _of_rank(self, which: str, tp: int) -> float:
+        if (which, tp) not in self._sizes:
+            parts = self._products if which == "products" else dict.fromkeys(self._all(which), 1)
+            shared = self._shared if tp > 1 else ()
+            self._sizes[which, tp] = sum(
+                part * (-(-p.numel() // tp) if p in shared else p.numel())
+                for p, part in parts.items()
+            )
+        return self._sizes[which, tp]
+
+    def _all(self, which: str) -> Iterator[nn.Parameter]:
+        layer = head_of(self.model) if which == "head" else self.model
+        return iter(()) if layer is None else layer.parameters()
+
+    @cached_property
+    def _shared(self) -> set[nn.Parameter]:
+        """What tensor parallelism cuts."""
+        shared = {p for layer in self._ways for p in layer.parameters()}
+        for table in (self.model.get_input_embeddings(), head_of(self.model)):
+            shared |= set() if table is None else set(table.parameters())
+        return shared
+
+    @cached_property
     def attention_width(self) -> int:
         """The sum over all layers of what their heads are wide together."""
-        heads = getattr(self.config, "num_attention_heads", 0)
+        heads, _ = self.heads
         size = getattr(self.config, "head_dim", None) or self.config.hidden_size // max(1, heads)
         return sum(map(len, stacks(self.model))) * heads * size
-
-    @property
-    def _experts(self) -> set[nn.Parameter]:
-        ways = cut_layers(self.model).items()
-        return {p for layer, way in ways if way == "both" for p in layer.parameters()}
 
     @property
     def _active(self) -> float:
@@ -117,6 +157,20 @@ class TransformersModel:
         names = ("num_local_experts", "num_experts", "n_routed_experts")
         every = next((n for name in names if (n := getattr(self.config, name, 0))), 1)
         return getattr(self.config, "num_experts_per_tok", every) / every
+
+    def adapt(self, rank: int) -> int:
+        """Freeze all parameters, and put adapters of this rank (LoRA) beside each linear layer of
+        the blocks; how many parameters those have."""
+        self.model.requires_grad_(False)
+        added = 0
+        for layer in linear_layers(self.model):
+            a, b = layer.weight.shape[:: -1 if isinstance(layer, nn.Linear) else 1]
+            with self._mode:
+                layer.lora_a = nn.Parameter(torch.empty(a, rank, dtype=self.dtype))
+                layer.lora_b = nn.Parameter(torch.empty(rank, b, dtype=self.dtype))
+            layer.register_forward_hook(_adapted)
+            added += rank * (a + b)
+        return added
 
     def kept(
         self,
@@ -126,14 +180,18 @@ class TransformersModel:
         tp: int = 1,
         sequence: bool = False,
         recompute: bool = False,
+        selective: bool = False,
     ) -> KeptBytes:
         """Bytes that a forward and its loss keep, of `rows` sequences of `length` tokens, on one of
-        `tp` ranks; with `sequence` these share the tokens between the cut layers too.
+        `tp` ranks; with `sequence` these share the tokens between the cut layers too. With
+        `recompute` a block keeps its input alone, or, `selective`, what its products give too.
 
         Attention is counted as a fused kernel keeps it, but in the few families whose code has no
         place for another.
         """
-        (blocks, ends), (more_blocks, more_ends) = (self._regions(n, length) for n in (1, 2))
+        (blocks, ends, products), (more_blocks, more_ends, _) = (
+            self._regions(n, length) for n in (1, 2)
+        )
 
         def of_rank(one: Counter, two: Counter) -> int:
             part = {name: one[name] + (rows - 1) * (two[name] - one[name]) for name in two}
@@ -149,10 +207,11 @@ class TransformersModel:
             -(-entry // tp) if sequence else entry,
             of_rank(ends, more_ends),
             rows * length * words * LOSS,
-            recompute,
+            recompute or selective,
+            rows * sum(products) if selective else 0,
         )
 
-    def _regions(self, rows: int, length: int) -> tuple[list[Counter], Counter]:
+    def _regions(self, rows: int, length: int) -> tuple[list[Counter], Counter, list[int]]:
         if (rows, length) not in self._counted:
             watch = ForwardWatch(self.model)
             with _quiet(), self._mode, watch.watching():
@@ -195,6 +254,10 @@ class TransformersModel:
                 f"{self.where}: transformers makes no model of model_type={kind!r} from this: "
                 f"{first}"
             ) from error
+
+
+def _adapted(layer: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor:
+    return y + args[0] @ layer.lora_a @ layer.lora_b
 
 
 def _maker(config: object) -> Callable:

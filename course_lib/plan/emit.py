@@ -78,7 +78,7 @@ def _reasons(kind: str, plan: Plan, model: Model, length: int) -> Iterator[tuple
         why = "replicas that are tensor parallel themselves are no model for "
         yield setting.stage == 0, why + "DistributedDataParallel"
         yield (
-            model.kind != "llama",
+            model.kind != "llama" or config is None,
             "the plan by which torch cuts a Transformers model over tp is written here for Llama; "
             "GPT-2's q, k and v are one layer there, which it does not cut by heads",
         )
@@ -112,7 +112,7 @@ def files_of(kind: str, plan: Plan, task: Task) -> dict[str, str]:
         raise ValueError(why)
     setting, tp, machine = plan.setting, plan.place.tp, task.machine
     cluster = Nodes(machine.memory, task.per_node, task.nodes, machine.host_memory)
-    lines = comments(plan, task)
+    lines = comments(plan, task, ours=kind in ("torchrun", "slurm"))
     if kind == "deepspeed":
         sizes, name = settings.Sizes.of(task.model), "ds_config.json"
         files = {
@@ -141,13 +141,18 @@ def files_of(kind: str, plan: Plan, task: Task) -> dict[str, str]:
     return {"job.sh": first + above + mark + rest}
 
 
-def comments(plan: Plan, task: Task) -> list[str]:
-    """What a file is for, in its first lines."""
+def comments(plan: Plan, task: Task, *, ours: bool) -> list[str]:
+    """What a file is for, in its first lines; `ours`: whether it runs the course's own decoder."""
     seconds, gpu = plan.seconds.total, plan.needs.gpu / 1e9
     text = (
         f"{plan.name}: {task.gpus} GPUs of {task.machine.name}, {task.tokens:,} tokens a step. "
         f"Predicted: {seconds:.3g} s a step, {gpu:.3g} GB on each GPU."
     )
+    if ours and not task.model.ours:
+        text += (
+            " The prediction is of Transformers' model under DeepSpeed; what runs here is the "
+            "course's own decoder of the same shape."
+        )
     config = task.model.config
     if config is not None and config.dropout:
         text += f" The dropout of {config.dropout:g} is left out of the command: --dropout has it."

@@ -69,11 +69,12 @@ def remarks(found: Search) -> list[str]:
             f"The activations are not known: {model.activations_unknown}. A step needs more memory "
             "than is shown, and only plans with 1 row at a time are listed."
         )
-    if config is None:
+    if config is None and not model.theirs().can_be_cut:
         lines.append(
-            "Tensor parallelism is planned for GPT-2's and Llama's config.json, and left out here."
+            f"How tensor parallelism cuts a model of model_type {model.kind!r} is not known here: "
+            "all plans have tp 1."
         )
-    elif config.dropout:
+    elif config is not None and config.dropout:
         lines.append(f"Its dropout of {config.dropout:g} is counted, attention's own is not.")
     return lines
 

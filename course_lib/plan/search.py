@@ -54,7 +54,7 @@ class Counts:
 
     def costs(self, setting: Setting, place: Place) -> Costs:
         task = self.task
-        if task.model.config is None:
+        if not task.model.ours:
             needs = self.needs(setting, place)
             return costs_of_model(task.model, setting, place, task.length, needs)
         counted = self.counted(setting, place)

@@ -1,7 +1,6 @@
 """What is asked for: a model, a machine, how many ranks, how many tokens a step; checked at once.
 
-What cannot be is refused here with its cause and its remedy, before anything is counted. Tensor
-parallelism is timed for GPT-2's and Llama's shapes alone. Lesson 15.
+What cannot be is refused here with its cause and its remedy, before anything is counted. Lesson 15.
 """
 
 from __future__ import annotations
@@ -72,37 +71,41 @@ class Task:
         *,
         gpus: int = 0,
         tokens: int = 0,
+        rows: int = 0,
         length: int = 0,
         precision: str | None = None,
         **more: object,
     ) -> Task:
-        """With 0 or None for what is to be as usual: one node, eight sequences a GPU, the model's
-        longest sequence, the machine's precision."""
-        for name, value in (("--gpus", gpus), ("--tokens", tokens), ("--length", length)):
+        """With 0 or None for what is to be as usual: one node, eight `rows` a GPU, which `tokens`
+        of a step say as well, the model's longest sequence, the machine's precision."""
+        numbers = {"--gpus": gpus, "--tokens": tokens, "--rows": rows, "--length": length}
+        for name, value in numbers.items():
             if value < 0:
                 raise ValueError(f"{name} {value} has to be 0 or more")
+        if rows and tokens:
+            raise ValueError("--rows and --tokens both say how long a step is: leave one out")
         gpus = gpus or machine.gpus
         length, precision = model.length(length), precision or machine.precision
-        tokens = tokens or ROWS * gpus * length
+        tokens = tokens or (rows or ROWS) * gpus * length
         known = machine.in_precision(precision) if precision in DTYPES else machine
         return cls(model, known, constants, gpus, tokens, length, precision, **more)
 
     def cannot_cut(self, tp: int) -> str | None:
         """Why the model cannot be cut over so many ranks, None where it can."""
-        config = self.model.config
+        model, config = self.model, self.model.config
         if tp == 1:
             return None
-        if config is None:
-            return (
-                f"tensor parallelism is timed for GPT-2's and Llama's config.json, and this is of "
-                f"model_type {self.model.kind!r}"
-            )
-        if config.heads < tp:
-            return f"the model has {config.heads} heads, and each of {tp} ranks takes one or more"
+        heads, kv = (config.heads, config.kv_heads) if config else model.theirs().heads
+        if heads < tp:
+            return f"the model has {heads} heads, and each of {tp} ranks takes one or more"
         try:
-            check_cut(config, self.length, tp, 0)
+            model.params_of_rank(tp)
+            if config is not None:
+                check_cut(config, self.length, tp, 0)
         except ValueError as error:
             return str(error)
+        if config is None and (heads % tp or kv % tp):
+            return f"its {heads} heads and {kv} of keys and values are not shared by {tp} ranks"
         return None
 
     @property

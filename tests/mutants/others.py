@@ -16,13 +16,10 @@ POOL = "tests/house/test_pool.py::"
 CANARIES = "tests/notebooks/test_canaries.py::"
 HARNESS = "tests/course_lessons/test_harness_06_to_08.py::"
 BOOK = "tests/course_lib/ledger/test_ledger_book.py::"
-COPIES = "tests/course_lib/zero/offload/test_copies.py::"
 MISUSE = "tests/course_lib/tensor_parallel/test_misuse.py::"
 PARALLELIZE = "tests/course_lib/tensor_parallel/test_parallelize.py::"
 LOSS_CHECKS = "tests/course_lib/tensor_parallel/test_loss_checks.py::"
 MLP = "tests/course_lib/tensor_parallel/test_mlp.py::"
-RESIZE = "tests/course_lib/tensor_parallel/test_resize.py::"
-COMPILED = "tests/course_lib/tensor_parallel/test_compile.py::"
 RANKS = "tests/course_lib/test_ranks.py::"
 OPTIONS = "tests/course_lib/train/test_options.py::"
 PROGRAM = "tests/course_lib/train/test_program.py::"
@@ -346,14 +343,6 @@ MUTANTS = [
         "T22",
     ),
     Mutant(
-        "estimate-one-rank-sums-a-copy",
-        "course_lib/collectives/direct.py",
-        "if n > 1 and (buffer.is_cuda or not uses_gloo(buffer, group)):",
-        "if n == 1 or buffer.is_cuda or not uses_gloo(buffer, group):",
-        (LIB + "dry/test_estimates.py::test_a_peak_that_was_off[alone]",),
-        "a rank alone has its gradients three times at the end of a backward",
-    ),
-    Mutant(
         "generate-own-words-alone",
         "course_lib/generate.py",
         "        if self.group is not None:\n            pairs",
@@ -577,14 +566,6 @@ MUTANTS = [
         "T33",
     ),
     Mutant(
-        "ledger-labels-run-on",
-        "course_lib/collectives/call.py",
-        "        _label.reset(token)",
-        "        pass",
-        (BOOK + "test_a_label_tells_messages_apart",),
-        "what follows a labelled message bears its label",
-    ),
-    Mutant(
         "ledger-sum-of-rounded-thirds",
         "course_lib/ledger/book.py",
         "parts = (Fraction(round(getattr(r, column) * r.ranks), r.ranks) for r in records)",
@@ -601,30 +582,6 @@ MUTANTS = [
         (LIB + "zero/test_stage3.py::test_a_seed_does_not_make_two_engines_one",),
         "two engines after one seed ask under one name, and hear what the other's ranks had asked",
         "T30",
-    ),
-    Mutant(
-        "l12-copy-does-not-wait",
-        "course_lib/zero/offload/copies.py",
-        "    copying.wait_stream(computing)  # what was asked",
-        "    pass  # what was asked",
-        (COPIES + "test_the_copy_is_asked_for_first_and_waits_and_is_waited_for",),
-        "a copy overwrites what an earlier product still reads",
-    ),
-    Mutant(
-        "l12-hidden-of-the-longer",
-        "course_lib/zero/offload/copies.py",
-        "saved / min(self.copy, self.products)",
-        "saved / max(self.copy, self.products)",
-        (COPIES + "test_how_much_is_hidden",),
-        "a copy that is wholly hidden is called hidden in part",
-    ),
-    Mutant(
-        "l12-measured-without-a-gpu",
-        "course_lib/zero/offload/copies.py",
-        '    if device.type != "cuda":',
-        '    if device.type == "meta":',
-        (COPIES + "test_without_a_gpu_nothing_is_measured",),
-        "a machine without a GPU claims a time",
     ),
     Mutant(
         "loss-refused-alone",
@@ -827,30 +784,6 @@ MUTANTS = [
         (RANKS + "test_the_mesh[2-2]",),
         "tensor parallelism crosses nodes: ranks far apart share a tp group",
         "T29",
-    ),
-    Mutant(
-        "tokenizers-rows-of-the-old-cut",
-        "course_lib/tensor_parallel/resize.py",
-        "start, stop = span(padded, *size_and_rank(group)) if is_cut else (0, padded)",
-        "start, stop = (table.start, table.stop) if is_cut else (0, padded)",
-        (RESIZE + "test_every_layout_has_the_rows_of_one_process[3]",),
-        "the cut moves with the vocabulary",
-    ),
-    Mutant(
-        "tokenizers-mean-of-own-rows",
-        "course_lib/tensor_parallel/resize.py",
-        "wide.mean(0) + NEAR",
-        "weight.detach().double().mean(0) + NEAR",
-        (RESIZE + "test_every_layout_has_the_rows_of_one_process[3]",),
-        "new rows depend on how many ranks there are",
-    ),
-    Mutant(
-        "tokenizers-shrinks-below-use",
-        "course_lib/tensor_parallel/resize.py",
-        "(used is None or used > vocabulary)",
-        "used is None",
-        (RESIZE + "test_fewer_words_are_refused_while_ids_name_them",),
-        "ids without a row",
     ),
     Mutant(
         "layouts-stage-0-always",

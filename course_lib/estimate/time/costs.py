@@ -18,14 +18,16 @@ from course_lib.estimate.backward import Cut
 from course_lib.estimate.memory import States, states
 from course_lib.estimate.model import Model
 from course_lib.estimate.outline import outline_of_rank
-from course_lib.estimate.over_tp import summed_bytes, tensor_parallel_bytes
+from course_lib.estimate.over_tp import loss_bytes, summed_bytes, tensor_parallel_bytes
 from course_lib.estimate.peak import step_peak
-from course_lib.estimate.setting import Needs, Setting
+from course_lib.estimate.setting import Needs, Setting, moves
 from course_lib.estimate.time.machine import Place
 from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
 from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import forms
+
+LOSS_SUMS = 2  # all-reduces of a loss whose vocabulary is cut: the largest logits, and two sums
 
 
 @dataclass(frozen=True)
@@ -127,17 +129,10 @@ def costs(
     `counted`: what follows from the parameters, where it is known already."""
     counted = counted or ModelCounts(config, setting, place)
     config, held, k = counted.config, counted.held, setting.accumulate
-    cut = {"width": setting.width, "sequence": place.sequence}
-    over_tp: dict[str, tuple[float, int]] = {}
-    if place.tp > 1:
-        sent = tensor_parallel_bytes(config, setting.rows, length, place.tp, **cut)
-        summed = summed_bytes(config, setting.rows, length, place.tp, **cut)
-        sums, halves = tp_messages(config, place)
-        over_tp = {"all_reduce": (summed, sums), "halves": (sent - summed, halves)}
     over_dp, moved = counted.dp_bytes(k), counted.moved(k)
     own = held.partition.numel / (place.dp if setting.stage else 1)
     messages = {verb: (size, _messages(verb, size, place, held)) for verb, size in over_dp.items()}
-    work = passes(config, setting.rows, length, tp=place.tp, **cut)
+    work, over_tp = _decoder(config, setting, place, length)
     updated = update_bytes(own, width=setting.width, master=setting.master)
     tiers = {"down": moved["down"], "up": moved["up"], "files": moved["read"] + moved["written"]}
     tiers |= {"away": setting.optimizer is not None, "fetches": setting.parameters is not None}
@@ -148,29 +143,69 @@ def costs(
 def costs_of_model(
     model: Model, setting: Setting, place: Place, length: int, needs: Needs
 ) -> Costs:
-    """The same for a model of another family, without tensor parallelism: two flops for each token
-    and parameter that is in a product, attention's pairs, and what a forward keeps: written and
-    read once, in the backward read once more."""
-    shape, tokens, theirs = model.shape, setting.rows * length, model.theirs()
-    pairs = 4.0 * tokens * length * theirs.attention_width
-    kept = model.kept(setting.rows, length, setting.dtype)
-    moved = 0 if kept is None else sum(kept.blocks) + kept.ends
-    forward = Work(2.0 * theirs.product_params * tokens + pairs, 2.0 * moved, pairs)
-    backward = Work(2 * forward.flops, 1.5 * forward.moved, 2 * pairs)
-    backward = backward.plus(forward) if setting.recompute else backward
-    sent = needs.sent if place.dp > 1 else 0
-    verb = "all_reduce" if setting.stage == 0 else "reduce_scatter"
-    dp = {verb: (sent, 1)} if sent else {}
-    own = shape.params / (place.dp if setting.stage else 1)
-    work, last = Passes(forward, backward), min(sent, 2.0 * shape.largest_layer * setting.width)
+    """The same of any model, with the bytes of `needs` over dp and between the tiers."""
+    config, largest = model.config, model.shape_of_rank(place.tp).largest_layer * setting.width
+    if config is not None:
+        config = config.changed(recompute=setting.recompute)
+        work, over_tp = _decoder(config, setting, place, length)
+    else:
+        work, over_tp = _counted(model, setting, place, length)
+    sent, k = needs.sent if place.dp > 1 else 0, setting.accumulate
+    gathers, sums = moves(setting)
+    each = sent / (gathers + sums)
+    buckets, last = max(1, round(each / largest)), min(each, largest)
+    over_dp = {"reduce_scatter": (sums * each, sums * buckets)}
+    over_dp["all_gather"] = gathers * each, gathers * buckets
+    if setting.stage == 0:
+        over_dp, last = {"all_reduce": (sent, buckets)}, 2 * last
+    over_dp = over_dp if sent else {}
+    own = model.params_of_rank(place.tp) / (place.dp if setting.stage else 1)
     updated = update_bytes(own, width=setting.width, master=setting.master)
     tiers = {"down": needs.down, "up": needs.up, "files": needs.read + needs.written}
     tiers |= {"away": setting.optimizer is not None, "fetches": setting.parameters is not None}
-    times = setting.accumulate
-    over = ({}, dp, last, updated)
-    return Costs(
-        place, setting.stage, times, work, *over, **tiers, hidden=theirs.config.hidden_size
-    )
+    over = (over_tp, over_dp, last, updated)
+    return Costs(place, setting.stage, k, work, *over, **tiers, hidden=model.hidden)
+
+
+def _decoder(
+    config: Config, setting: Setting, place: Place, length: int
+) -> tuple[Passes, dict[str, tuple[float, int]]]:
+    """(work of a micro-batch, messages over tp) of a decoder of ours, by its closed forms."""
+    how = {"width": setting.width, "sequence": place.sequence}
+    work = passes(config, setting.rows, length, tp=place.tp, **how)
+    if place.tp == 1:
+        return work, {}
+    sent = tensor_parallel_bytes(config, setting.rows, length, place.tp, **how)
+    summed = summed_bytes(config, setting.rows, length, place.tp, **how)
+    sums, halves = tp_messages(config, place)
+    return work, {"all_reduce": (summed, sums), "halves": (sent - summed, halves)}
+
+
+def _counted(
+    model: Model, setting: Setting, place: Place, length: int
+) -> tuple[Passes, dict[str, tuple[float, int]]]:
+    """The same of another family: two flops for each token and parameter that is in a product,
+    attention's pairs, and the bytes that a forward keeps, written and read once, in the backward
+    read once more. Over tp two passes have a sum for each layer that is cut by rows."""
+    theirs, tokens, tp = model.theirs(), setting.rows * length, place.tp
+    pairs = 4.0 * tokens * length * theirs.attention_width / tp
+    kept = model.kept(setting.rows, length, setting.dtype, tp=tp, sequence=place.sequence)
+    blocks, ends = (0, 0) if kept is None else (sum(kept.blocks), kept.ends)
+    flops = 2.0 * theirs.product_params(tp) * tokens + pairs
+    forward = Work(flops, 2.0 * (blocks + ends), pairs)
+    backward = Work(2 * flops, 1.5 * forward.moved, 2 * pairs)
+    if setting.recompute:  # not the head
+        head = 2.0 * theirs.head_params(tp) * tokens
+        backward = backward.plus(Work(flops - head, 2.0 * blocks, pairs))
+    work = Passes(forward, backward)
+    if tp == 1:
+        return work, {}
+    sums = theirs.sums * (3 if setting.recompute else 2) + 2  # and the table's, and the head's
+    sent = sums * forms.all_reduce(tp, tokens * theirs.config.hidden_size * setting.width)
+    loss = loss_bytes(tokens, tp, setting.width)
+    if place.sequence:
+        return work, {"all_reduce": (loss, LOSS_SUMS), "halves": (sent, 2 * sums)}
+    return work, {"all_reduce": (sent + loss, sums + LOSS_SUMS)}
 
 
 def tp_messages(config: Config, place: Place) -> tuple[int, int]:
@@ -182,11 +217,10 @@ def tp_messages(config: Config, place: Place) -> tuple[int, int]:
     if place.tp == 1:
         return 0, 0
     layers = config.layers * (6 if config.recompute else 4) + 2
-    loss = 2
     if not place.sequence:
-        return layers + loss, 0
+        return layers + LOSS_SUMS, 0
     norms = 2 * config.layers + 1
-    return loss + norms, 2 * layers + (config.position == "learned")
+    return LOSS_SUMS + norms, 2 * layers + (config.position == "learned")
 
 
 def _messages(verb: str, sent: float, place: Place, held: States) -> int:

@@ -50,7 +50,7 @@ def workstation() -> Machine:
     """Two RTX 4090: 165 TFLOP/s in 16 bits with sums in 32, half of which products are taken to
     reach, 1008 GB/s; PCIe 4 x16, 32 GB/s one way, and no peer access: each message goes through the
     host, which takes it twice."""
-    name, rates = "workstation, 2 x 24 GB", (Rate(2, 165 * TERA * 0.5, 1008 * GB),)
+    name, rates = "workstation with RTX 4090", (Rate(2, 165 * TERA * 0.5, 1008 * GB),)
     host = {"host": 25 * GB, "host_memory": 128 * GB, "host_moved": 80 * GB}
     peaks = {"peak": 165 * TERA, "single": 82.6 * TERA}
     source, link = "NVIDIA, Ada architecture white paper; PCI-SIG", Link(16 * GB, 2 * PCIE)

@@ -15,14 +15,15 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from course_lib.estimate.setting import Setting
-from course_lib.estimate.time.costs import Costs, costs
+from course_lib.estimate.model import Model
+from course_lib.estimate.setting import Needs, Setting, moves
+from course_lib.estimate.time.costs import Costs, costs_of_model
 from course_lib.estimate.time.machine import Constants, Machine, Place, Rate
 from course_lib.estimate.time.step import step_seconds
 from course_lib.gpt import Config
 
 FILE = Path(__file__).with_name("published.csv")
-PER_NODE = 8  # GPUs, in all of these runs
+PER_NODE = 8  # GPUs, in the runs that are fitted
 
 
 class Fitted(NamedTuple):
@@ -48,16 +49,20 @@ A100 = Fitted(0.904, 479.0, 0.592, 0.695, 51, 0.08)
 
 @dataclass(frozen=True)
 class Run:
-    """One row: a decoder with GPT-2's shapes and no biases, and what each GPU trained a second."""
+    """One row: a decoder, of GPT-2's shapes without biases where it has no `inner`, otherwise of
+    Llama's; and the tokens that each GPU trained in a second."""
 
     source: str
     gpu: str
     hidden: int
     layers: int
     heads: int
+    kv_heads: int
+    inner: int
     vocabulary: int
     length: int
     gpus: int
+    per_node: int
     tp: int
     stage: int
     rows: int
@@ -70,6 +75,9 @@ class Run:
     def config(self) -> Config:
         names = ("hidden", "layers", "heads", "vocabulary", "length")
         sizes = {name: getattr(self, name) for name in names}
+        if self.inner:
+            more = {"kv_heads": self.kv_heads, "inner": self.inner}
+            return Config.llama(**sizes, **more, recompute=self.recompute)
         return Config.gpt2(**sizes, bias=False, recompute=self.recompute)
 
     @property
@@ -94,9 +102,12 @@ def _run(row: dict[str, str]) -> Run:
 
 @cache
 def costs_of(run: Run) -> Costs:
-    place = Place(run.tp, run.gpus // run.tp, PER_NODE)
+    model, place = Model.of(run.config), Place(run.tp, run.gpus // run.tp, run.per_node)
     how = {"recompute": run.recompute, "stage": run.stage, "lean": run.stage == 3}
-    return costs(run.config, Setting(run.rows, run.accumulate, **how), place, run.length)
+    setting = Setting(run.rows, run.accumulate, **how)
+    size = model.params_of_rank(run.tp) * setting.width * (place.dp - 1) / place.dp
+    needs = Needs(0, None, 0, 0, sent=round(sum(moves(setting)) * size))
+    return costs_of_model(model, setting, place, run.length, needs)
 
 
 def error(run: Run, machine: Machine, constants: Constants) -> float:

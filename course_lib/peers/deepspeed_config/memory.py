@@ -79,9 +79,7 @@ def forecast(
     if world < 1:
         raise ValueError(f"world={world} has to be a whole number of ranks, 1 or more")
     model, values = _model(model), _Values(config)
-    setting, shape = _setting(values, recompute), model.shape
-    if tp > 1:
-        shape = Shape(model.params_of_rank(tp), -(-shape.largest_layer // tp))
+    setting, shape = _setting(values, recompute), model.shape_of_rank(tp)
     width, replicas = setting.width, world // tp
     device, host, disk = (-int(-each * shape.params // 1) for each in of_each(setting, replicas))
     gpu, on_host = {"states": device}, {"states": host}
@@ -92,7 +90,8 @@ def forecast(
         gpu["buckets"] = int(bucket * width * (OVERLAP if overlaps is True else 1))
     if setting.stage == 3:
         gpu |= _whole(values, shape, model.numels, replicas, width)
-    left_out, length = list(values.left_out), length or model.longest
+    left_out = list(values.left_out)
+    length = model.length(length or 0) if length or model.longest else 0
     if not length:
         left_out.append("activations: the config names no longest sequence (--length)")
     elif model.activations_unknown:

@@ -7,6 +7,7 @@ forecasts of the file that is written. Lesson 13.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
@@ -14,6 +15,7 @@ from textwrap import wrap
 from course_lib.estimate import ladder
 from course_lib.estimate.fit import nodes_of
 from course_lib.estimate.ladder import Nodes, Rung
+from course_lib.estimate.lighter import Lighter, lighter
 from course_lib.estimate.model import Model
 from course_lib.estimate.setting import Needs, Setting
 from course_lib.files import write_whole
@@ -72,7 +74,7 @@ class DeepSpeedRun:
 
     def __init__(self, model: Model, tp: int = 1, sequence: bool = False):
         self.model, self.params, self.sizes = model, model.shape.params, Sizes.of(model)
-        self.cut = {"tp": tp, "sequence": sequence}
+        self.cut, self.shape = {"tp": tp, "sequence": sequence}, model.shape_of_rank(tp)
 
     def forecast(self, setting: Setting, machine: Nodes, length: int) -> Forecast:
         config = settings.deepspeed(setting, machine, self.sizes)
@@ -88,7 +90,7 @@ class DeepSpeedRun:
         }
         how = {"recompute": setting.recompute, **self.cut}
         kept = self.model.kept(setting.rows, length, setting.dtype, **how)
-        traffic = ladder.needs_of_states(self.model.shape, setting, machine)
+        traffic = ladder.needs_of_states(self.shape, setting, machine, self.cut["tp"])
         return replace(traffic, activations=None if kept is None else kept.total, **tiers)
 
 
@@ -96,7 +98,7 @@ class DeepSpeedRun:
 class Walk:
     """All rungs, the first that fits or None, that rung with as many rows as fit, and, where
     nothing fits, the GPUs that the last rung needs, None where no number is enough, and then the
-    longest sequences that would do."""
+    longest sequences that would do. `others`: ways that train in fewer bytes."""
 
     task: WalkTask
     rungs: list[Rung]
@@ -104,6 +106,7 @@ class Walk:
     back_up: Setting | None
     gpus_needed: int | None
     longest: int | None = None
+    others: Sequence[Lighter] = ()
 
     def size(self, nbytes: float) -> str:
         """In the unit of this machine's GPU."""
@@ -149,6 +152,16 @@ class Walk:
             f"{task.model.shape.params:,} parameters, {task.rows} sequences of {task.length:,} "
             f"tokens a step on each GPU, {task.precision}, AdamW, fused attention; {where}."
         )
+
+    @property
+    def remarks_of_others(self) -> list[str]:
+        return [
+            "Sharded: as stage 3 and FSDP2 do. Recomputed are the blocks, or, selective, all but "
+            "their products (a context_fn in code, no argument of the Trainer). Without master "
+            "weights small updates are rounded away; 8-bit AdamW (torchao) can round at random. "
+            "LoRA trains adapters beside every linear layer of the blocks (PEFT). Fused AdamW, the "
+            "Trainer's default, is taken for granted: another one needs a copy of the weights more."
+        ]
 
     @property
     def remarks(self) -> list[str]:
@@ -207,6 +220,7 @@ class Walk:
         found |= {"activations": not task.model.activations_unknown}
         found |= {"rungs": [rung.as_dict() for rung in self.rungs], "first": first}
         found |= {"gpus_needed": self.gpus_needed, "longest": self.longest, "answer": self.answer}
+        found["others"] = [way.as_dict() for way in self.others]
         if self.first is not None:
             more = {"rows": self.back_up.rows, "accumulate": self.back_up.accumulate}
             found |= {"back_up": more, "notes": fsdp2.notes(self.back_up), "files": files}
@@ -219,13 +233,15 @@ def walk(task: WalkTask) -> Walk:
     how = (DeepSpeedRun(task.model), task.machine)
     rungs = ladder.ladder(*how, task.rows, task.length, precision=task.precision)
     first = ladder.first_that_fits(rungs)
+    others = lighter(task.model, task.machine.world, task.length)
     if first is None:
         lean = [rung.setting for rung in rungs if rung.setting.lean]
         enough = [ladder.enough(*how, setting, task.length) for setting in lean]
         needed = min(filter(None, enough), default=None)
         shorter = [] if needed else [ladder.longest(*how, x, task.length) for x in lean]
-        return Walk(task, rungs, None, None, needed, max(filter(None, shorter), default=None))
-    return Walk(task, rungs, first, ladder.back_up(*how, first, task.length), None)
+        fits = max(filter(None, shorter), default=None)
+        return Walk(task, rungs, None, None, needed, fits, others)
+    return Walk(task, rungs, first, ladder.back_up(*how, first, task.length), None, None, others)
 
 
 def files_of(result: Walk, *, trainer: bool = True, nvme_path: str = "/local_nvme") -> dict:

@@ -115,6 +115,20 @@ def test_the_document_has_both_tables(capsys, model):
     assert document["stages"] == [way.as_dict() for way in want]
 
 
+def test_the_answer_names_the_first_way_that_fits(capsys):
+    size = ("--params", "7B", "--largest-layer", "131M")
+    in_all = course(capsys, *size, "--gpus", 16, "--gpus-per-node", 8, "--json")[1]
+    assert in_all == course(capsys, *size, "--gpus", 8, "--nodes", 2, "--json")[1]
+    for memory, first in (
+        ("200GB", "stage 0"),
+        ("30", "stage 1, states on cpu"),
+        ("16", "stage 2, states on cpu"),
+    ):
+        code, out, _ = course(capsys, *size, "--gpus", 16, "--gpu-memory", memory)
+        assert code == 0 and out.startswith(f"It fits with {first}: "), out
+    assert course(capsys, *size, "--gpu-memory", "0.1GiB")[1].startswith("Nothing fits: the least")
+
+
 def test_recompute_and_sequence_take_fewer_bytes(capsys, model):
     def acts(*words):
         done = course(
@@ -147,6 +161,9 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
         (("--config", model, "--rows", 2, "--sequence"), "add --tp"),
         (("--config", model, "--rows", 2, "--length", 2000), "longer than the 1024 tokens"),
         (("--config", model, "--tp", 32, "--gpus", 32), "heads"),
+        (("--params", 5, *two, "--gpus", 8, "--gpus-per-node", 3), "does not fill nodes of 3"),
+        (("--params", 5, *two, "--gpus-per-node", 8, "--nodes", 2), "and no --nodes"),
+        (("--params", 5, *two, "--gpu-memory", "22,4"), "is no size"),
         (("--config", no_json), "a.json"),
         (("--config", list_), "holds a JSON list"),
     ):

@@ -126,7 +126,7 @@ def test_a_block_that_is_run_again_leaves_its_input():
 
 def test_of_experts_a_token_meets_its_own():
     model = TransformersModel(PUBLIC["mixtral-8x7b"]["config"], "")
-    assert model.product_params == pytest.approx(12.8e9, rel=0.01)  # active, less the table
+    assert model.product_params() == pytest.approx(12.8e9, rel=0.01)  # active, less the table
     assert model.attention_width == 32 * 4096
 
 

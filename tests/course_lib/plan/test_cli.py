@@ -103,7 +103,7 @@ def test_of_another_family_the_page_says_what_is_not_planned(capsys, tmp_path):
     words = ("--config", tmp_path / "config.json", "--machine", "workstation", "--length", 128)
     code, out, _ = plan(capsys, *words)
     text = " ".join(out.split())
-    assert code == 0 and "Tensor parallelism is planned for GPT-2's and Llama's" in text
+    assert code == 0 and "How tensor parallelism cuts a model of model_type 'bert' is not" in text
     assert text.startswith("The fastest that fits: tp 1, dp 2") and "no plan" not in text
     code, _, err = plan(capsys, *words, "--emit", "torchrun", "--out", tmp_path / "out")
     assert code == 2 and "makes no new model of this shape" in err

@@ -7,10 +7,13 @@ import json
 import pytest
 import torch
 
-from course_lib.estimate.time import presets
+from course_lib.estimate.setting import Needs, Setting
+from course_lib.estimate.time import Place, presets
 from course_lib.estimate.time.bars import BARS, fit
+from course_lib.estimate.time.costs import costs_of_model
 from course_lib.plan import Model, Task, search
 from course_lib.plan.task import divisors
+from tests.course_lib.estimate.test_transformers_model import small
 from tests.course_lib.plan.parts import BERT, CLUSTER, CONSTANTS, task_of
 
 WRONG = [
@@ -105,9 +108,35 @@ def test_of_another_family_memory_and_work_are_counted(tmp_path):
     assert {plan.setting.stage for plan in found.plans} == {0, 1, 2, 3}
     products = 2 * (4 * 32 * 32 + 2 * 32 * 64) + 32 * 32 + 100 * 32  # layers, and the head's two
     tokens = 8 * 64  # of a rank
-    flops = 3 * tokens * (2 * model.theirs().product_params + 4 * 64 * 2 * 32)
-    assert model.theirs().product_params == products
+    flops = 3 * tokens * (2 * model.theirs().product_params() + 4 * 64 * 2 * 32)
+    assert model.theirs().product_params() == products
     first = next(plan for plan in found.plans if not plan.setting.recompute)
     moved = 1e10 * (first.seconds.compute - flops / 1e11)  # beside them, what a forward keeps
     passes = first.setting.accumulate * kept_once(model, first.setting.rows)
     assert moved == pytest.approx(5 * passes, rel=1e-6)
+
+
+def test_tensor_parallelism_of_another_family_costs_what_our_decoder_costs():
+    """The same Llama, once by our closed forms, once as a model that only Transformers knows."""
+    pytest.importorskip("transformers")
+    keys = small("llama-3.1-8b", num_key_value_heads=4)
+    ours, theirs = Model(keys), Model(keys)
+    theirs.config = None
+    needs = Needs(0, None, 0, 0, sent=10**6)
+    for recompute in (False, True):
+        for sequence in (False, True):
+            how = (Setting(3, 2, recompute=recompute, stage=2), Place(2, 2, 4, sequence), 96, needs)
+            known, counted = (costs_of_model(model, *how) for model in (ours, theirs))
+            assert [p.flops for p in counted.passes] == [p.flops for p in known.passes]
+            norms = 7 * 2 * 128  # bytes of the norms' gradients, which only the closed forms have
+            for verb, (sent, messages) in known.tp.items():
+                more = (norms, 7) if sequence and verb == "all_reduce" else (0, 0)
+                assert counted.tp.get(verb, (0, 0)) == (sent - more[0], messages - more[1])
+            assert counted.dp == known.dp and counted.updated == known.updated
+    mistral = Model(small("mistral-7b"))
+    found = search(Task.of(mistral, CLUSTER, CONSTANTS, gpus=4, rows=2, length=64))
+    assert {plan.place.tp for plan in found.plans} == {1, 2}
+    assert "2 of keys and values" in found.fallen["the model cannot be cut so"].example
+    assert found.task.tokens == 4 * 2 * 64
+    with pytest.raises(ValueError, match=r"--rows and --tokens both say"):
+        Task.of(mistral, CLUSTER, CONSTANTS, rows=2, tokens=64)
