@@ -17,7 +17,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from course_classroom.ranks import any_source
+from course_classroom.ranks import any_source, stacks
 from course_classroom.ranks.any_source import ANYTHING, AnySource
 from course_classroom.ranks.board import Board, Inbox
 from course_classroom.ranks.calls import Call, read_call
@@ -205,7 +205,7 @@ class Referee(LightMode, WaitListener):
         compare = call.compare
         if call.peer and call.peer[1] == self.rank and not call.from_any:
             compare = ANYTHING if self.any_source.overtake(call) else compare
-        where, source = self.find_line(sys._getframe(2))
+        where, source = self.find_line(stacks.own(sys._getframe(2)))
         post = {
             "cell": self.cell,
             "key": key,

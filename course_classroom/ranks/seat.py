@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import json
 import linecache
 import sys
 import time
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_classroom.ranks import stacks
 from course_classroom.ranks.agreement import named_holders
 from course_classroom.ranks.board import Board, Inbox
 from course_classroom.ranks.calls import DeadGroup
@@ -135,22 +137,20 @@ class Seat:
 
     def stack(self, thread_id: int) -> dict:
         """Where this rank is right now, for a hang report; asked from another thread."""
-        frame = sys._current_frames().get(thread_id)
-        where, source = self.find_line(frame)
+        calls = stacks.of_all().get(thread_id, [])
+        where, source = self.find_line(calls)
         inside, verb = "", ""
-        while frame is not None and frame.f_code.co_filename not in self._cells:
-            inside = frame.f_code.co_name
-            if frame.f_code.co_filename == dist.distributed_c10d.__file__:
-                verb = _describe(frame)
-            frame = frame.f_back
+        for call in itertools.takewhile(lambda call: call.file not in self._cells, calls):
+            inside = call.name
+            if call.file == dist.distributed_c10d.__file__:
+                verb = _describe(thread_id, call.name)
         return {"where": where, "source": source, "inside": inside, "verb": verb or recorded_verb()}
 
-    def find_line(self, frame) -> tuple[str, str]:
-        """The learner's own line nearest to a frame: in words, and its text."""
-        while frame is not None:
-            if frame.f_code.co_filename in self._cells:
-                return self._line(frame.f_code.co_filename, frame.f_lineno)
-            frame = frame.f_back
+    def find_line(self, calls: Iterable[stacks.Call]) -> tuple[str, str]:
+        """The learner's own line nearest to a call: in words, and its text."""
+        for call in calls:
+            if call.file in self._cells:
+                return self._line(call.file, call.line)
         return "", ""
 
     def _line(self, file: str, number: int) -> tuple[str, str]:
@@ -252,9 +252,14 @@ def _refuse_dead_names(dead: dict[str, str], threads: CellThreads) -> None:
             module._resolve_process_group = find_living
 
 
-def _describe(frame) -> str:
-    shapes = [list(v.shape) for v in frame.f_locals.values() if isinstance(v, torch.Tensor)][:2]
-    return f"{frame.f_code.co_name} of {', '.join(map(str, shapes))}" if shapes else ""
+def _describe(thread_id: int, name: str) -> str:
+    """A call of torch.distributed with the shapes that it was given; the thread waits in it."""
+    frame = sys._current_frames().get(thread_id)
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    values = () if frame is None else frame.f_locals.values()
+    shapes = [list(v.shape) for v in values if isinstance(v, torch.Tensor)][:2]
+    return f"{name} of {', '.join(map(str, shapes))}" if shapes else ""
 
 
 def recorded_verb() -> str:

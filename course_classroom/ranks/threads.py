@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
 
 import torch.distributed as dist
 
-Place = Callable[[FrameType | None], tuple[str, str]]  # the learner's line nearest to a frame
+from course_classroom.ranks import stacks
+
+Place = Callable[[Iterable[stacks.Call]], tuple[str, str]]  # the learner's line nearest to a call
 
 
 class LateCall(RuntimeError):
@@ -51,7 +52,7 @@ class CellThreads:
     def refuse_late(self) -> None:
         """Raise where this call comes from a learner's thread whose cell has ended."""
         started = self._started_in.get(threading.current_thread(), self.cell)
-        where, source = self._find_line(sys._getframe(1))
+        where, source = self._find_line(stacks.own(sys._getframe(1)))
         if started != self.cell and where:
             raise LateCall(
                 f"A call was refused, of a thread that {started[1]} started ({where}: "
@@ -68,11 +69,10 @@ class CellThreads:
         self._told.update(thread for thread, _ in self._in_calls())
 
     def _in_calls(self) -> Iterator[tuple[threading.Thread, str]]:
-        frames = sys._current_frames()
+        every = stacks.of_all() if self._started_in else {}
         for thread in list(self._started_in):
-            frame = frames.get(thread.ident)
-            where, source = self._find_line(frame)
-            while frame is not None and frame.f_code.co_filename != dist.distributed_c10d.__file__:
-                frame = frame.f_back
-            if frame is not None and where and thread not in self._told:
-                yield thread, f"{frame.f_code.co_name} ({where}: {source[:80]})"
+            calls = every.get(thread.ident, [])
+            where, source = self._find_line(calls)
+            verbs = [call.name for call in calls if call.file == dist.distributed_c10d.__file__]
+            if verbs and where and thread not in self._told:
+                yield thread, f"{verbs[0]} ({where}: {source[:80]})"

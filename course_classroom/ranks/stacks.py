@@ -1,0 +1,47 @@
+"""The Python calls of a thread, innermost first; those of other threads as of a single moment.
+
+Another thread runs on while its frames are walked in Python, and CPython 3.11 can crash on a frame
+that ends meanwhile. faulthandler walks them in C, in which no thread runs. Lesson 00.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import re
+import tempfile
+from collections.abc import Iterator
+from types import FrameType
+from typing import NamedTuple
+
+THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)")
+CALL = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+class Call(NamedTuple):
+    file: str
+    line: int
+    name: str
+
+
+def own(frame: FrameType | None) -> Iterator[Call]:
+    """The calls of the running thread, from a frame on outwards."""
+    while frame is not None:
+        yield Call(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+
+
+def of_all() -> dict[int, list[Call]]:
+    """Those of every thread, by its ident; the innermost hundred of each."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        text = file.read().decode("ascii", "backslashreplace")
+    found: dict[int, list[Call]] = {}
+    calls: list[Call] = []
+    for line in text.splitlines():
+        if thread := THREAD.match(line):
+            calls = found.setdefault(int(thread[1], 16), [])
+        elif call := CALL.match(line):
+            name = call[1].encode().decode("unicode_escape")  # it writes ASCII
+            calls.append(Call(name, int(call[2]), call[3]))
+    return found
