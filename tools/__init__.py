@@ -1,5 +1,5 @@
-"""What works on the house itself: its environment and its pins.
+"""Tools for the repository itself: its environment and its pins.
 
-Nothing here is part of the library; `make` calls it.
+None of them is part of the library; `make` calls them.
 No lesson derives it.
 """

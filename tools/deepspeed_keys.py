@@ -1,8 +1,8 @@
-"""The keys that an installed DeepSpeed takes and the shipped file lacks, and the other way round.
+"""The differences between the shipped key file and an installed DeepSpeed, in both directions.
 
 `python -m tools.deepspeed_keys` compares names and defaults of its config models, the parameters of
-its optimizers and schedulers, and the names that its parser removed. What only DeepSpeed's code
-knows, such as which texts a validator takes, is written into the file by hand. Lesson 13.
+its optimizers and schedulers, and the names that its parser removed. Details that only DeepSpeed's
+code knows, such as the texts accepted by a validator, are written by hand. Lesson 13.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from course_lib.peers.deepspeed_config.schema import SHIPPED, Schema
 
-# Section → the module and the name of the config model that reads it; nested models follow.
+# Section → module and name of the config model that reads it; nested models follow.
 MODELS = {
     "bf16": "runtime.precision_config:DeepSpeedBF16Config",
     "comet": "monitor.config:CometConfig",
@@ -33,11 +33,11 @@ MODELS = {
 }
 OPTIMIZERS = "ops.adam:FusedAdam ops.adam:DeepSpeedCPUAdam ops.adagrad:DeepSpeedCPUAdagrad "
 OPTIMIZERS += "ops.lamb:FusedLamb ops.lion:FusedLion ops.lion:DeepSpeedCPULion"
-GIVEN = {"self", "params", "model_params", "optimizer"}  # what is no setting of a config
+GIVEN = {"self", "params", "model_params", "optimizer"}  # not settings of a config
 
 
 def differences(known: Schema) -> Iterator[str]:
-    """A line for every key that the installed release has otherwise than `known`."""
+    """Yield a line for every key that differs between the installed release and `known`."""
     from deepspeed.runtime import config, lr_schedules
 
     for path, where in MODELS.items():
@@ -74,20 +74,20 @@ def _of_model(path: str, model: type, known: Schema) -> Iterator[str]:
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         if "section" not in key and _plain(default) != key.get("default"):
-            yield f"{path}.{spelled}: {default!r} by default, and {key.get('default')!r} in it"
+            yield f"{path}.{spelled}: {default!r} by default, but {key.get('default')!r} in it"
         inner = [x for x in (field.annotation, *getattr(field.annotation, "__args__", ()))
                  if hasattr(x, "model_fields")]  # fmt: skip
         if inner and "section" in key:
             yield from _of_model(f"{path}.{spelled}", inner[0], known)
     for name in section["keys"].keys() - names:
-        yield f"{path}.{name}: in the file alone"
+        yield f"{path}.{name}: only in the file"
 
 
 def _of_class(item: type, kept: object) -> Iterator[str]:
     taken = inspect.signature(item.__init__).parameters.values()
     names = {one.name for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD} - GIVEN
     for name in names ^ set(kept):
-        yield f"{item.__name__}: {name}, in {'the release' if name in names else 'the file'} alone"
+        yield f"{item.__name__}: {name}, only in {'the release' if name in names else 'the file'}"
 
 
 def _plain(default: object) -> object:

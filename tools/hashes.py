@@ -1,7 +1,7 @@
-"""Hashes of packages that were downloaded once, for `make setup HASHES=FILE` on the next machines.
+"""Hashes of packages that were downloaded once, for `make setup HASHES=FILE` on other machines.
 
-`python -m tools.hashes FOLDER FILE`: each wheel or source archive in FOLDER that is at its pin gets
-a line, in pip's own format. What is not at its pin is refused. Not in a lesson.
+`python -m tools.hashes FOLDER FILE` writes a line in pip's own format for each wheel or source
+archive in FOLDER at its pin, and refuses others. Not in a lesson.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEAD = """\
 
 
 def lines(folder: Path, constraints: str) -> list[str]:
-    """A line for each package of the folder; a ValueError names what is not at its pin."""
+    """Build a line for each package in the folder; a ValueError names packages not at their pin."""
     found: dict[tuple[str, Version], list[str]] = defaultdict(list)
     for file in sorted([*folder.glob("*.whl"), *folder.glob("*.tar.gz"), *folder.glob("*.zip")]):
         name, version = _parsed(file)
@@ -52,7 +52,7 @@ def _pins(constraints: str) -> list[Requirement]:
 
 
 def _pinned(name: str, version: Version, pins: list[Requirement]) -> bool:
-    """Whether a pin asks for this version; the build of torch (+cpu) is left open by its pin."""
+    """Return True if a pin allows this version; the pin leaves the build of torch (+cpu) open."""
     return any(
         canonicalize_name(pin.name) == name and pin.specifier.contains(version, prereleases=True)
         for pin in pins
@@ -60,10 +60,10 @@ def _pinned(name: str, version: Version, pins: list[Requirement]) -> bool:
 
 
 def main() -> None:
-    """Read the folder, write the file."""
+    """Read the folder and write the file."""
     parser = argparse.ArgumentParser(prog="python -m tools.hashes", description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("folder", type=Path, help="folder with the downloaded packages")
+    parser.add_argument("file", type=Path, help="file to which the hashes are written")
     chosen = parser.parse_args()
     try:
         found = lines(chosen.folder, (ROOT / "constraints.txt").read_text(encoding="utf-8"))

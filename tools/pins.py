@@ -1,7 +1,7 @@
-"""Writes constraints.txt and environment.yml, so that the two never differ.
+"""A writer for constraints.txt and environment.yml, so that the two never differ.
 
-`python -m tools.pins` keeps the pins that still fit, `--upgrade` takes the newest of everything;
-it needs uv (pip install uv), which resolves for all Pythons of the course at once. Not in a lesson.
+`python -m tools.pins` keeps the pins that still fit, and `--upgrade` uses the newest of everything.
+It needs uv (pip install uv), which resolves for all Pythons at once. Not in a lesson.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ dependencies:
 
 
 def resolve(upgrade: bool) -> list[str]:
-    """The pins, one a line, each with the marker that says where it holds."""
+    """Resolve the pins, one per line, each with the marker for its platforms."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "pins.txt"
         if (ROOT / "constraints.txt").exists():
@@ -66,7 +66,7 @@ def resolve(upgrade: bool) -> list[str]:
 
 
 def tidy(pin: str) -> str:
-    """The pin without a marker that always holds here; empty if it never does."""
+    """Remove a marker that is always true here; return an empty text if it is never true."""
     name, _, marker = (part.strip() for part in pin.partition(" ; "))
     if not marker:
         return name
@@ -75,7 +75,7 @@ def tidy(pin: str) -> str:
 
 
 def machines() -> list[dict[str, str]]:
-    """Every Python, system and processor that the course is for, as markers see them."""
+    """List every supported Python, system and processor, as markers see them."""
     pythons = ("3.10.0", "3.11.0", "3.11.9", "3.12.0", "3.13.0")
     systems = (("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"))
     systems += (("darwin", "Darwin", "x86_64"), ("darwin", "Darwin", "arm64"))
@@ -96,7 +96,7 @@ def machines() -> list[dict[str, str]]:
 
 
 def write(pins: list[str]) -> None:
-    """Both files, from the same list."""
+    """Write both files from the same list."""
     constraints = CONSTRAINTS_HEAD + "".join(f"{pin}\n" for pin in pins)
     environment = ENVIRONMENT_HEAD + "".join(f"      - {pin}\n" for pin in pins)
     (ROOT / "constraints.txt").write_text(constraints, encoding="utf-8")
@@ -104,9 +104,13 @@ def write(pins: list[str]) -> None:
 
 
 def main() -> None:
-    """Resolve, then write."""
+    """Resolve the pins and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--upgrade", action="store_true", help="the newest of everything")
+    parser.add_argument(
+        "--upgrade",
+        action="store_true",
+        help="use the newest version of every package instead of the present pins",
+    )
     pins = resolve(parser.parse_args().upgrade)
     write(pins)
     print(f"{len(pins)} pins written to constraints.txt and environment.yml")

@@ -1,9 +1,9 @@
-"""Move modules and files by a table, and let everything that names them follow.
+"""Move modules and files by a table, and update everything that names them.
 
-`python -m tools.rename TABLE` says what would change; with `--write` it does it, in a clean clone.
-A row of the table is an old path and a new one; a folder ends in `/`; the longest old path wins.
-Imports, dotted names, paths in text and notebooks follow, and `parents[n]` that leads to the root.
-Afterwards: `ruff check --fix`, `ruff format`, `make exercises`, and new ids for the cells.
+`python -m tools.rename TABLE` shows the changes, and `--write` applies them in a clean clone.
+A row of the table has an old and a new path. A folder ends in `/`, and the longest old path wins.
+Imports, dotted names, paths in text and notebooks, and `parents[n]` to the root are updated.
+Afterwards run `ruff check --fix`, `ruff format`, `make exercises`, and renew the cells' ids.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 TOPS = ("course_lib", "course_classroom", "course_lessons", "tests")
 DOTTED = re.compile(rf"(?<![\w./-])((?:{'|'.join(TOPS)})(?:\.[A-Za-z_]\w*)+)")
 SLASHED = re.compile(rf"(?<![\w/.-])((?:{'|'.join(TOPS)})(?:/[\w.-]+)+/?)")
-HISTORY = "CHANGELOG.md"  # it tells of names as they were
+HISTORY = "CHANGELOG.md"  # it keeps the old names
 
 
 class Moves:
-    """Where each path, folder and module goes."""
+    """The new place of each path, folder and module."""
 
     def __init__(self, table: Path, tracked: list[str]):
         rows = [line.split() for line in table.read_text().splitlines() if line.strip()]
@@ -41,7 +41,7 @@ class Moves:
         return path
 
     def name(self, name: str) -> str:
-        """Of a module, or of something in it; else of a folder."""
+        """Translate the name of a module or of its content; otherwise that of a folder."""
         parts = name.split(".")
         for k in range(len(parts), 0, -1):
             module = self.modules.get(".".join(parts[:k]))
@@ -66,7 +66,7 @@ class Moves:
         return SLASHED.sub(slashed, DOTTED.sub(named, text))
 
     def code(self, code: str) -> str:
-        """Statements that import modules first: each name of one may go to another package."""
+        """Translate imports of modules first, since their names may go to several packages."""
         try:
             tree = ast.parse(code)
         except SyntaxError:  # a cell with magics
@@ -106,8 +106,8 @@ class Moves:
 
 
 def exports(package: str, name: str) -> bool:
-    """Whether a package's own file takes this name out of a module, which may be called the same:
-    then an import from the package means what was taken out."""
+    """Return True if a package's __init__ imports this name from a module, possibly of the same
+    name; then an import from the package means that object."""
     file = Path(*package.split("."), "__init__.py")
     body = ast.parse(file.read_text()).body if file.is_file() else []
     taken = (node for node in body if isinstance(node, ast.ImportFrom) and node.module != package)
@@ -135,7 +135,7 @@ def notebook(moves: Moves, text: str) -> str:
 
 
 def rooted(code: str, path: str, new: str) -> str:
-    """`Path(__file__)….parents[n]` that led to the repository's root leads there again."""
+    """Adjust `Path(__file__)….parents[n]` so that it leads to the repository's root again."""
     depth, now = path.count("/"), new.count("/")
     here = r"(__file__\)(?:\.resolve\(\))?)"
     code = re.sub(rf"{here}\.parents\[{depth}\]", rf"\1.parents[{now}]", code)
@@ -147,8 +147,8 @@ def rooted(code: str, path: str, new: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.rename", description=__doc__)
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("table", type=Path, help="file with an old and a new path in each row")
+    parser.add_argument("--write", action="store_true", help="apply the changes (default: show)")
     options = parser.parse_args()
     listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout
     moves = Moves(options.table, listed.splitlines())

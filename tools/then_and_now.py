@@ -1,4 +1,4 @@
-"""Ask the installed releases the probes of docs/then_and_now.md, and write down what they say.
+"""Run the probes of docs/then_and_now.md on the installed releases, and write their answers.
 
 `python -m tools.then_and_now` renews the end of that page: the releases, and a sentence for each
 probe of tests/course_lib/peers/then_and_now/probes.py. The rows above it are written by hand.
@@ -18,7 +18,7 @@ RELEASES = ("torch", "deepspeed", "transformers", "accelerate")
 
 
 def releases() -> str:
-    """The line of the page that names what was asked."""
+    """Return the page's line that names the tested releases."""
     versions = [(name, importlib.metadata.version(name).split("+")[0]) for name in RELEASES]
     return f"Today is {', '.join(f'{name} {version}' for name, version in versions)}."
 
@@ -28,7 +28,7 @@ def row(name: str, sentence: str) -> str:
 
 
 def main() -> None:
-    """Write the page again, with the answers of now."""
+    """Write the page again with the current answers."""
     before, rest = PAGE.read_text().split(BEGIN)
     rows = [row(name, sentence) for name, sentence in sentences().items()]
     said = [releases(), "", "| probe | the answer |", "|---|---|", *rows, ""]

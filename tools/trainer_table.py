@@ -1,7 +1,7 @@
-"""What the installed Transformers says of its Trainer's arguments and its models' hidden sizes.
+"""The Trainer's argument defaults and the models' hidden sizes of the installed Transformers.
 
-`python -m tools.trainer_table` writes the table that course_lib.peers.deepspeed_config.auto reads,
-so that "auto" is resolved without importing Transformers. Lesson 13.
+`python -m tools.trainer_table` writes the table for course_lib.peers.deepspeed_config.auto, so that
+"auto" is resolved without importing Transformers. Lesson 13.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 TABLE = Path(__file__).resolve().parents[1] / "course_lib/peers/deepspeed_config/trainer.json"
-# What the integration with DeepSpeed reads of the arguments.
+# Arguments that the DeepSpeed integration reads.
 READ = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "learning_rate",
     "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "save_on_each_node", "fp16",
@@ -20,7 +20,7 @@ READ = (
 
 
 def table() -> dict:
-    """The release, the defaults of the arguments, and where each kind of model has its size."""
+    """Return the release, the argument defaults, and the size key of each kind of model."""
     import transformers
 
     defaults = {one.name: one.default for one in dataclasses.fields(transformers.TrainingArguments)}
@@ -45,18 +45,18 @@ def table() -> dict:
 
 
 def configs():
-    """(model_type, a config with its defaults) of every kind that can be made without arguments."""
+    """Yield (model_type, default config) for every kind that needs no arguments."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     for kind in sorted(CONFIG_MAPPING.keys()):
         try:
             yield kind, CONFIG_MAPPING[kind]()
-        except Exception:  # a kind that is put together from others has no defaults
+        except Exception:  # a kind that is composed of others has no defaults
             continue
 
 
 def text(found: dict) -> str:
-    """The table as it is kept: a line for each model, so that a change can be read."""
+    """Format the table with a line for each model, so that changes are readable."""
     parts = []
     for key, value in found.items():
         if isinstance(value, dict):

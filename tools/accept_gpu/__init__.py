@@ -1,5 +1,5 @@
-"""`make accept-gpu`: the whole course on a node with several GPUs, and the file that tells of it.
+"""`make accept-gpu`: the full course on a node with several GPUs, and a report file.
 
-Its owner runs it and sends the file back; nothing in it names a person or a machine. No lesson
-derives it.
+The node's owner runs it and returns the file, which names no person or machine. No lesson derives
+it.
 """

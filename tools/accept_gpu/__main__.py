@@ -1,8 +1,8 @@
 """`python -m tools.accept_gpu [--one-gpu] [--rehearse] [--seconds N] [--only GROUPS] [--out PATH]`.
 
-Behind make accept-gpu. Exit code 0 where every stage that was asked for passed and, unless it is a
-rehearsal or a part, the course is accepted, or with --one-gpu nothing was left out; 1 else; 2 for a
-wrong call; 130 where it was interrupted. No lesson derives it.
+The program of make accept-gpu. The exit code is 0 if every requested stage passed and, unless it is
+a rehearsal or a part, the course is accepted, or with --one-gpu nothing was left out. It is 2 for a
+wrong call, 130 after an interrupt, and otherwise 1. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _refusal(gpus: int, least: int) -> str:
     text = f"torch sees {gpus} GPU(s) here; {wanted}.\n"
     if gpus == 1:
         text += 'With one GPU: ACCEPT_ARGS="--one-gpu".\n'
-    text += "Remedy: run it on such a node (`course doctor` tells why GPUs are not seen), or try "
+    text += "Remedy: run it on such a node (`course doctor` explains missing GPUs), or try "
     return text + f'the command itself with ACCEPT_ARGS="{options}".'
 
 
@@ -107,37 +107,54 @@ def _conclude(out: Path, report: Report, *, whole: bool) -> int:
     if verdict["accepted"]:
         say(f"accepted. Please send {out} back.")
         return 0
-    say(f"not accepted: {'; '.join(verdict['why_not'])}\nThe whole story is in {out}.")
+    say(f"not accepted: {'; '.join(verdict['why_not'])}\nDetails are in {out}.")
     failed = [one["name"] for one in verdict["stages"] if not one["ok"]]
     return 1 if failed or (whole and not verdict["rehearsal"]) else 0
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     words = argparse.ArgumentParser(prog="make accept-gpu", description=__doc__)
-    words.add_argument("--one-gpu", action="store_true", help="what one GPU can show, in minutes")
-    words.add_argument("--rehearse", action="store_true", help="on this machine, whatever it has")
-    words.add_argument("--seconds", type=float, help="time for everything; --one-gpu: 540")
-    words.add_argument("--only", help="some of the groups of stages, with commas between")
     words.add_argument(
-        "--out", help="file of the verdict, with --one-gpu a folder; default: accept-gpu-DATE"
+        "--one-gpu",
+        action="store_true",
+        help="run a shorter check, which needs only one GPU and takes minutes",
+    )
+    words.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="run on this machine as a rehearsal, even if it has too few GPUs",
+    )
+    words.add_argument(
+        "--seconds",
+        type=float,
+        help="time limit in seconds for all stages together (default: 540 with --one-gpu, else no "
+        "limit)",
+    )
+    words.add_argument(
+        "--only", help="run only these groups of stages, e.g. doctor,training (default: all groups)"
+    )
+    words.add_argument(
+        "--out",
+        help="output file, or with --one-gpu the output folder (default: accept-gpu-DATE.json, or "
+        "the folder accept-gpu-DATE)",
     )
     asked = words.parse_args(arguments)
     groups = one_gpu.GROUPS if asked.one_gpu else GROUPS
     asked.only = asked.only.split(",") if asked.only else list(groups)
     unknown = sorted(set(asked.only) - set(groups))
     if unknown:
-        words.error(f"no stage is called {', '.join(unknown)}; there are {', '.join(groups)}")
+        words.error(f"no stage is called {', '.join(unknown)}. Use {', '.join(groups)}")
     if asked.seconds is None:
         asked.seconds = one_gpu.SECONDS if asked.one_gpu else math.inf
     if not asked.seconds > 0:
-        words.error(f"--seconds {asked.seconds:g}: there has to be some time")
+        words.error(f"--seconds {asked.seconds:g} must be above 0")
     return asked
 
 
 def _as_interrupt(*_: object) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # the first one is being followed
-    raise KeyboardInterrupt  # so that the stage that runs is ended with all it started
+        signal.signal(number, signal.SIG_IGN)  # the first signal is being handled
+    raise KeyboardInterrupt  # so that the running stage is ended with all its processes
 
 
 if __name__ == "__main__":
@@ -146,5 +163,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        say("interrupted; what had ended is in the file")
+        say("interrupted; the completed stages are in the file")
         sys.exit(130)

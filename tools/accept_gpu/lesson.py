@@ -1,8 +1,8 @@
 """`python -m tools.accept_gpu.lesson NOTEBOOK WORLD FOLDER`: a lesson cell by cell, errors counted.
 
-A line of JSON after each cell, whole so far. A cell with the tag raises-exception has to raise, and
-a cell that fails does not end the lesson. FOLDER takes the kernel's files and the lesson's own
-leases, so that no lesson beside it holds the GPU. No lesson derives it.
+It prints a complete line of JSON after each cell. A cell with the tag raises-exception must raise,
+and a failing cell does not end the lesson. FOLDER holds the kernel's files and separate leases, so
+that parallel lessons do not block the GPU. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from course_classroom.notebook.notebooks import kernel_over_files
 
 CELL_LIMIT = 90  # seconds
-LONGEST = 1500  # characters of an error, the last ones
+LONGEST = 1500  # characters of an error, from its end
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -58,10 +58,10 @@ def main(path: Path, world: int, folder: str) -> None:
 
 
 def _errors(cell: nbformat.NotebookNode) -> list[str]:
-    """What a cell that ran has raised; of a cell that had to raise, that it did not."""
+    """Return a cell's errors; for a cell that must raise, report a missing error."""
     raised = [one for one in cell.outputs if one.output_type == "error"]
     if "raises-exception" in cell.metadata.get("tags", []):
-        return [] if raised else ["was to raise, and did not"]
+        return [] if raised else ["should raise, but did not"]
     return [
         ANSI.sub("", "\n".join([*one.traceback, f"{one.ename}: {one.evalue}"])) for one in raised
     ]

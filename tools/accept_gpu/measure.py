@@ -1,6 +1,6 @@
-"""`python -m tools.accept_gpu.measure WORLD`: the doctor's all-reduce on so many ranks, as JSON.
+"""`python -m tools.accept_gpu.measure WORLD`: the doctor's all-reduce on that many ranks, as JSON.
 
-A process of its own, so that one that hangs can be ended. No lesson derives it.
+It is a separate process, so that it can be ended if it hangs. No lesson derives it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`python -m tools.accept_gpu.micro COPIED PRODUCT TOKENS VOCABULARY TRANSFER`: measurements.
 
-What the device copies and multiplies at most, what part of the copy's rate the loss reaches whose
-logits are sharded over the vocabulary, and how far a copy from the host is hidden. One line of JSON
-after each of them, whole so far. No lesson derives it.
+It measures the device's maximum copy and product rates, the vocabulary-sharded loss as a share of
+the copy rate, and how much of a host copy is hidden. It prints a complete line of JSON after each
+measurement. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from course_lib import ranks
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.zero.offload.copies import copy_times
 
-SECONDS = 0.3  # of one measurement
-PASSES = 3  # of the logits at the least: read forward, read backward, the gradient written
+SECONDS = 0.3  # per measurement
+PASSES = 3  # minimum passes over the logits: read in forward, read in backward, write the gradient
 
 
 def main(copied: int, product: int, tokens: int, vocabulary: int, transfer: int) -> None:
@@ -51,20 +51,20 @@ def main(copied: int, product: int, tokens: int, vocabulary: int, transfer: int)
 
 
 def _copy(device: torch.device, nbytes: int) -> float:
-    """GB per second that a copy on the device reads and writes."""
+    """Measure the GB per second that a copy on the device reads and writes."""
     a = torch.ones(nbytes, dtype=torch.uint8, device=device)
     b = torch.empty_like(a)
     return 2 * nbytes / _seconds(lambda: b.copy_(a)) / 1e9
 
 
 def _product(device: torch.device, n: int, dtype: torch.dtype) -> float:
-    """TFLOP per second of a square product."""
+    """Measure the TFLOP per second of a square product."""
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     return 2 * n**3 / _seconds(lambda: a @ b) / 1e12
 
 
 def _losses(device: torch.device, tokens: int, vocabulary: int, dtype: torch.dtype):
-    """Seconds of forward and backward, and the peak beside the logits: ours and torch's."""
+    """Time forward and backward, and measure the peak without the logits: ours and torch's."""
     logits = torch.randn(tokens, vocabulary, device=device).to(dtype).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,), device=device)
     ours = functools.partial(
@@ -94,7 +94,7 @@ def _losses(device: torch.device, tokens: int, vocabulary: int, dtype: torch.dty
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The median time of `work`, with the device waited for."""
+    """Measure the median time of `work`, including the wait for the device."""
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=SECONDS).median
 

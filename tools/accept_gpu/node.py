@@ -1,4 +1,4 @@
-"""The node as far as a verdict tells it: GPUs, links, versions, the commit. No names of anybody.
+"""The part of a node that a verdict states: GPUs, links, versions, the commit, but no names.
 
 No lesson derives it.
 """
@@ -36,7 +36,7 @@ def describe(root: Path) -> dict[str, Any]:
 
 
 def commit(root: Path) -> str:
-    """The commit, and whether files were changed since; empty where git does not know."""
+    """Return the commit, marked if files were changed since; empty without git information."""
     found = ask(["git", "rev-parse", "HEAD"], folder=root)
     if not found.good:
         return ""

@@ -1,6 +1,6 @@
-"""The stages on one GPU, those of most value first, and what of them speaks against a good end.
+"""The stages on one GPU, the most valuable first, and the reasons against success.
 
-Lessons and tests ask for correctness alone and run side by side in what time is left. No lesson
+Lessons and tests check only correctness, so they run in parallel in the remaining time. No lesson
 derives it.
 """
 
@@ -17,13 +17,13 @@ from tools.accept_gpu.sizes import Sizes, fitting
 from tools.accept_gpu.stages import Found, Stage, doctor, tests
 from tools.accept_gpu.training import trained, training
 
-SECONDS = 540.0  # for everything, where no other time is asked for
-EACH = 75.0  # seconds of one benchmark at most
-REST = 86_400.0  # a limit for what takes the time that is left
+SECONDS = 540.0  # for everything, by default
+EACH = 75.0  # maximum seconds of one benchmark
+REST = 86_400.0  # a limit for stages that use the remaining time
 BENCH = ("-m", "course_classroom.cli", "bench")
 GROUPS = ("doctor", "gpu-tests", "micro", "training", "bench", "layouts", "lessons", "tests")
 LESSONS = ("01", "04", "07", "08", "09", "11", "12")
-# Tests that make tensors on `me.device`, or look at what a device holds; of collectives first.
+# Tests that create tensors on `me.device` or inspect a device's memory; collectives first.
 DEVICE_TESTS = [f"tests/course_lib/{name}" for name in (
     "collectives", "test_ranks.py", "ledger", "memory", "tensor_parallel", "zero", "step",
     "test_norms.py", "gpt/test_gpt.py", "test_generate.py", "test_generate_cut.py", "checkpoint",
@@ -46,7 +46,7 @@ RUNS = {
 
 
 def stages(sizes: Sizes, gpu: bool, cores: int) -> list[Stage]:
-    """All of them, for sizes that fit; without a GPU those that need one say so."""
+    """List all stages for sizes that fit; without a GPU, the GPU tests only report that."""
     many = max(1, cores // 3)
 
     def run_layouts(world: int) -> Stage:
@@ -74,36 +74,36 @@ def stages(sizes: Sizes, gpu: bool, cores: int) -> list[Stage]:
 
 
 def _without_gpu(stage: Stage) -> Stage:
-    words = "it needs a GPU, and torch sees none here"
+    words = "it needs a GPU, but torch sees none here"
     told = {"ok": True, "found": words, "left_out": [words]}
     return Stage(stage.name, stage.group, stage.limit, lambda place, limit: dict(told))
 
 
 def sizes_here(place: Place) -> Sizes:
-    """Those that fit the memory that is free on the GPU. A process of its own asks, because the
-    context of the one that asks stays on the GPU."""
+    """Choose sizes that fit the free GPU memory. A separate process asks, because the CUDA context
+    of the asking process remains on the GPU."""
     ask = "import json, torch; print(json.dumps({'free': torch.cuda.mem_get_info(0)[0]}))"
     found = last_json(place.python(60.0, "-c", ask).out) or {"free": 0}
     return fitting(found["free"])
 
 
 def why_not(results: Iterable[dict[str, Any]], gpu: bool, rehearsal: bool) -> list[str]:
-    """Every reason against a good end, in words: what is amiss, and what was left out."""
+    """List every reason against success: errors, and stages left out."""
     reasons = ["this was a rehearsal"] if rehearsal else []
     for one in results:
         name = one["name"]
         reasons += [] if one["ok"] else [f"{name}: {one['found']}"]
         reasons += [f"{name}: left out: {words}" for words in one.get("left_out", [])]
         if gpu and name == "layouts on one rank" and one.get("backends", ["nccl"]) != ["nccl"]:
-            reasons.append(f"{name}: the rank spoke {', '.join(one['backends'])}, not nccl")
+            reasons.append(f"{name}: the rank used {', '.join(one['backends'])}, not nccl")
         if gpu and any(not device.startswith("cuda") for device in one.get("devices", [])):
             reasons.append(f"{name}: ranks computed on {', '.join(one['devices'])}")
     return reasons
 
 
 def gpu_tests(place: Place, limit: float, workers: int) -> Found:
-    """Every test marked gpu but those of lesson 13, which come last, among the device's: DeepSpeed
-    compiles what they need."""
+    """Run every test marked gpu except lesson 13's. Those run last, with the device tests, because
+    DeepSpeed compiles extensions for them."""
     files = [str(file.relative_to(place.root)) for file in place.root.glob("tests/**/test_*.py")
              if "mark.gpu" in file.read_text(errors="replace")]  # fmt: skip
     files = sorted(file for file in files if not file.startswith("tests/course_lib/peers/ways"))
@@ -120,7 +120,7 @@ def _workers(count: int) -> list[str]:
 
 
 def micro(place: Place, limit: float, sizes: Sizes) -> Found:
-    """What the GPU can do, the loss as a share of it, and what of a copy is hidden."""
+    """Measure the GPU's rates, the loss as a share of them, and the hidden part of a copy."""
     numbers = (sizes.copied, sizes.product, sizes.tokens, sizes.vocabulary, sizes.transfer)
     ended = place.python(limit, "-m", "tools.accept_gpu.micro", *map(str, numbers))
     measured = last_json(ended.out) or {}
@@ -138,14 +138,14 @@ def micro(place: Place, limit: float, sizes: Sizes) -> Found:
 
 
 def runs(place: Place, limit: float, sizes: Sizes) -> Found:
-    """Training runs with their speed and MFU, held against the formulas."""
+    """Run trainings with their speed and MFU, and check them against the formulas."""
     common = ["--ranks", "1", *COMMON.split(), *sizes.model.split()]
     found = trained(place, limit, {name: [*common, *argv] for name, argv in RUNS.items()})
     return {**found, "found": f"{found['found']}; {sizes}"}
 
 
 def benches(place: Place, limit: float, sizes: Sizes) -> Found:
-    """Three benchmarks on one rank; a peer that is not installed here is named, and no fault."""
+    """Run three benchmarks on one rank; a missing peer is named and is not an error."""
     loss = f"tokens={sizes.tokens} vocabulary={sizes.vocabulary} hidden={sizes.hidden}"
     settings = {
         "loss": loss.split(),
@@ -174,7 +174,7 @@ def benches(place: Place, limit: float, sizes: Sizes) -> Found:
 
 
 def lessons(place: Place, limit: float, at_once: int) -> Found:
-    """Lessons on one rank and on two that share the GPU, each with its errors by cell."""
+    """Run lessons on one rank and on two that share the GPU; list their errors by cell."""
     jobs = {}
     for number in LESSONS:
         for file in place.root.glob(f"notebooks/{number}_*.ipynb"):
@@ -196,5 +196,5 @@ def lessons(place: Place, limit: float, at_once: int) -> Found:
         amiss += [] if good else [f"{name}: {words}"]
         if found["cells"]:
             place.keep(name, {"ok": good, **found, "found": words})
-    told = "; ".join(amiss) or f"{len(jobs) - len(left_out)} of {len(jobs)} ran through"
+    told = "; ".join(amiss) or f"{len(jobs) - len(left_out)} of {len(jobs)} completed"
     return {"ok": not amiss, "found": told, "left_out": grouped(left_out)}

@@ -1,4 +1,4 @@
-"""What pytest and NCCL wrote down, read into counts: the verdict rests on nothing else.
+"""The records of pytest and NCCL, read into counts, which are the only basis of the verdict.
 
 No lesson derives it.
 """
@@ -11,13 +11,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-LONGEST = 400  # characters of a reason
+LONGEST = 400  # maximum characters of a reason
 
 
 def read_records(file: Path, start: int = 0) -> dict[str, Any]:
-    """Passed, failed with names and reasons, skipped with names and reasons, from byte `start` on.
+    """Read passed, failed and skipped tests (with names and reasons) from byte `start` on.
 
-    A test is failed where any part of it is, and its lines may be two: the test, then its teardown.
+    A test is failed if any part of it failed. It may have two lines, for the test and its teardown.
     """
     kinds: dict[str, dict[str, str]] = {"failed": {}, "skipped": {}, "passed": {}}
     with open(file, "rb") as lines:
@@ -33,7 +33,7 @@ def read_records(file: Path, start: int = 0) -> dict[str, Any]:
 
 
 def last_json(file: Path | None) -> Any:
-    """The last whole document among the lines that a command printed; None where there is none."""
+    """Parse the last complete JSON document among a command's output lines, or return None."""
     lines = file.read_text(errors="replace").splitlines() if file else []
     for line in reversed(lines):
         if line.startswith("{"):
@@ -45,9 +45,9 @@ def last_json(file: Path | None) -> Any:
 
 
 def read_nccl(folder: Path) -> dict[int, int]:
-    """By number of ranks: communicators that NCCL says it has completed, one count for each.
+    """Count the communicators that NCCL reports as complete, by number of ranks.
 
-    Every rank writes a line for its part of one; rank 0's is counted.
+    Every rank writes a line for its part of a communicator; only rank 0's line is counted.
     """
     sizes: Counter[int] = Counter()
     for file in sorted(folder.glob("*")):

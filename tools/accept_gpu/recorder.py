@@ -1,6 +1,6 @@
-"""A pytest plugin: a line of JSON for each test as it ends, so that a run cut off loses none.
+"""A pytest plugin that writes a line of JSON as each test ends, so an interrupted run loses none.
 
-Names of people and machines are left out, as in the verdict. No lesson derives it.
+Names of people and machines are removed, as in the verdict. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pytest
 
 FILE = "COURSE_ACCEPT_RECORDS"
-LONGEST = 3000  # characters of a traceback, the last ones
+LONGEST = 3000  # characters of a traceback, from its end
 NAMES = privacy.of_this_machine()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave the work to the process that started this one, which hears of its tests as well."""
+    """Leave the recording to the main process, which receives the workers' reports as well."""
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist
         config.pluginmanager.unregister(name=__name__)
 
@@ -31,7 +31,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A file that cannot be collected is an error, one that skips itself is skipped."""
+    """Record a file that cannot be collected as an error, and one that skips itself as skipped."""
     if report.outcome != "passed":
         _write(report)
 
@@ -43,7 +43,7 @@ def _write(report: pytest.TestReport | pytest.CollectReport, **more: float) -> N
     elif report.outcome != "passed":
         row["why"] = _reason(report)
     line = json.dumps(privacy.scrubbed(row, NAMES)) + "\n"
-    with open(os.environ[FILE], "ab", buffering=0) as file:  # one call: there is no half line
+    with open(os.environ[FILE], "ab", buffering=0) as file:  # one call, so no line is incomplete
         file.write(line.encode())
 
 

@@ -1,7 +1,7 @@
-"""The file that tells how it went: written anew, whole, after each stage and each part of a stage.
+"""The file with the results, completely rewritten after each stage and each part of a stage.
 
-A command that is killed leaves what was found until then. Names of people and machines are left out
-of every text. No lesson derives it.
+A command that is killed leaves the results so far. Names of people and machines are removed from
+every text. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from course_classroom.doctor import privacy
 from course_lib.files import write_whole
 
-WIDEST = 200  # characters of a row of the table
+WIDEST = 200  # maximum characters of a table row
 
 
 class Report:
-    """A document as JSON, and where a file is named for it, its table of stages as text."""
+    """A document as JSON, and its table of stages as text if a file is named for it."""
 
     def __init__(self, file: Path, document: dict[str, Any], table: Path | None = None):
         self.file, self.table = file, table
         self.document = {**document, "stages": [], "parts": {}}
-        self._lock = threading.Lock()  # stages run side by side
-        self.update()  # an hour's work must not end at a folder that cannot be written
+        self._lock = threading.Lock()  # stages run in parallel
+        self.update()  # fail now rather than after an hour if the folder is not writable
 
     def update(self, **changes: Any) -> None:
         with self._lock:
@@ -33,19 +33,19 @@ class Report:
             self._write()
 
     def stage(self, result: dict[str, Any]) -> None:
-        """Keep the result of a stage that has ended."""
+        """Keep the result of a completed stage."""
         with self._lock:
             self.document["stages"].append(result)
             self._write()
 
     def part(self, stage: str, name: str, found: dict[str, Any]) -> None:
-        """Keep what one part of a stage has found so far; a later word on it takes its place."""
+        """Keep the results of one part of a stage so far; later results replace them."""
         with self._lock:
             self.document["parts"][f"{stage}: {name}"] = found
             self._write()
 
     def as_table(self) -> str:
-        """A row for each stage and below it a row for each of its parts."""
+        """Format one row per stage, followed by one row for each of its parts."""
         lines = [f"{'stage':36} {'how':8} {'s':>5}  what"]
         parts = dict(self.document["parts"])
         for stage in self.document["stages"]:

@@ -1,7 +1,7 @@
-"""Runs that go on at another layout from their checkpoint, held against one that was never cut.
+"""Runs that resume from their checkpoint at a different layout, compared with an uninterrupted run.
 
-The same next losses, whatever ranks, stage, offload and precision the checkpoint was saved at. No
-lesson derives it.
+The next losses must be equal, whatever ranks, stage, offload and precision were used for the
+checkpoint. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tools.accept_gpu.reading import last_json
 from tools.accept_gpu.running import Place
 from tools.accept_gpu.training import CLOSE
 
-# What a run is saved at, and what it goes on at; a later --ranks counts.
+# Layout at the save, and layout after resuming; a later --ranks overrides.
 PAIRS = {
     "dp to tp": (["--stage", "2"], ["--tp", "2"]),
     "tp to dp": (["--tp", "2"], ["--stage", "3"]),
@@ -30,14 +30,14 @@ PAIRS = {
     "from 16 bits": (["--stage", "2", "--precision", "bfloat16"], ["--stage", "3"]),
 }  # fmt: skip
 CUT, STEPS = 3, 6
-EACH = 120.0  # seconds of one run at most
+EACH = 120.0  # maximum seconds of one run
 
 
 def resuming(place: Place, limit: float, world: int, pairs: dict | None = None) -> dict[str, Any]:
-    """Saved after half of the steps and gone on with, pair after pair, on up to `world` ranks."""
+    """Save after half of the steps and resume, for each pair, on up to `world` ranks."""
     pairs = PAIRS if pairs is None else pairs
     until = time.monotonic() + limit
-    rows = 12 * world  # of all replicas together, so that each number of them has a share
+    rows = 12 * world  # over all replicas, so that any number of replicas gets a share
     amiss: list[str] = []
     left_out: list[str] = []
     backends: set[str] = set()
@@ -49,7 +49,7 @@ def resuming(place: Place, limit: float, world: int, pairs: dict | None = None) 
         if run is None:
             (left_out if ended.left_out else amiss).append(f"{name}: {ended.how()}")
             return None
-        if "--ranks" not in argv:  # one rank alone may speak another backend
+        if "--ranks" not in argv:  # a single rank may use a different backend
             backends.add(run["backend"])
         return run["losses"]
 
@@ -66,17 +66,17 @@ def resuming(place: Place, limit: float, world: int, pairs: dict | None = None) 
         bound = CLOSE["bfloat16" if "bfloat16" in [*first, *second] else "float32"]
         far = max(abs(a / b - 1) for a, b in zip(losses, want, strict=True))
         if not far <= bound:
-            amiss.append(f"{name}: its losses are up to {far:.1e} from those of the run never cut")
+            amiss.append(f"{name}: its losses differ by up to {far:.1e} from the uninterrupted run")
     told = (
         "; ".join(amiss)
-        or f"{len(pairs) - len(left_out)} pairs of layouts go on with the same losses"
+        or f"{len(pairs) - len(left_out)} pairs of layouts resume with the same losses"
     )
     return {"ok": not amiss, "found": told, "world": world, "backends": sorted(backends),
             "left_out": left_out}  # fmt: skip
 
 
 def _at(second: list[str], first: list[str]) -> list[str]:
-    """The second layout in full: what a run was saved at would stay otherwise."""
+    """Write the second layout in full, because a resumed run keeps the saved layout otherwise."""
     given = dict(zip(second[::2], second[1::2], strict=True))
     usual = {"--tp": "1", "--stage": "0", "--offload": "none"}
     if "--precision" in first:

@@ -1,7 +1,7 @@
-"""A command run to its end or to its limit, with everything it started.
+"""A command that runs to its end or its time limit, with all processes that it starts.
 
-What a command starts carries its mark in the environment and is found by it in /proc, since ranks
-make sessions of their own. Without /proc its process group alone is ended. No lesson derives it.
+The processes inherit a mark in their environment and are found by it in /proc, since ranks start
+their own sessions. Without /proc, only the process group is ended. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 8.0  # seconds in which an interrupted command may clear its ranks away
-LEAST = 8.0  # seconds without which no command is begun
-TAIL = 40  # lines of a failure that go into the verdict
+PATIENCE = 8.0  # seconds for an interrupted command to end its ranks
+LEAST = 8.0  # minimum seconds to start a command
+TAIL = 40  # lines of a failure that are kept in the verdict
 MARK = "COURSE_ACCEPT_MARK"
 HOUSE = str(Path(__file__).resolve().parents[2])  # ranks and kernels run in other folders
 
 
 @dataclass(frozen=True)
 class Ended:
-    """An exit code (None: its time was up), the seconds, and where what it printed lies."""
+    """The end of a command: its exit code (None at the time limit), seconds, and output files."""
 
     code: int | None
     seconds: float
     out: Path | None = None
     err: Path | None = None
-    left_out: str = ""  # where the time of all was up before its own
+    left_out: str = ""  # if the total time ended before its own
 
     def lines(self) -> list[str]:
-        """All that it printed, its complaints last."""
+        """Return all output lines, standard error last."""
         files = [file for file in (self.out, self.err) if file is not None]
         return [line for file in files for line in file.read_text(errors="replace").splitlines()]
 
     def how(self) -> str:
-        """How a command without a result ended, with its last lines."""
+        """Describe the end of a command without a result, with its last lines."""
         if self.left_out:
             return self.left_out
-        how = f"not done after {self.seconds:.0f} s"
+        how = f"unfinished after {self.seconds:.0f} s"
         how = how if self.code is None else f"ended with {self.code}"
         return ": ".join([how, *filter(None, [" ".join(self.lines()[-3:])])])
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage runs, where it may put what it writes, and who is told of each part of it."""
+    """The folder in which a stage runs, its folder for files, and the receiver of its parts."""
 
     root: Path
     scratch: Path
-    records: Path | None = None  # a line for each test; in scratch where none is named
+    records: Path | None = None  # a line per test; in scratch by default
     keep: Callable[[str, dict[str, Any]], None] = lambda name, found: None
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -68,20 +68,20 @@ class Place:
         return bounded(command, limit, self.root, self.scratch, env, self.stop)
 
     def within(self, until: float, each: float, *arguments: str, **variables: str) -> Ended:
-        """At most `each` seconds, and no longer than `until`, a time of the monotonic clock."""
+        """Run at most `each` seconds, and not beyond `until`, a time of the monotonic clock."""
         left = until - time.monotonic()
         if left < LEAST:
-            return Ended(None, 0.0, left_out="not begun: no time left")
+            return Ended(None, 0.0, left_out="not started, no time was left")
         ended = self.python(min(left, each), *arguments, **variables)
         if ended.code is None and left < each:
-            words = f"cut off after {ended.seconds:.0f} s: no time left"
+            words = f"ended after {ended.seconds:.0f} s, because no time was left"
             return Ended(None, ended.seconds, ended.out, ended.err, words)
         return ended
 
     def together(
         self, limit: float, each: float, jobs: Mapping[str, list[str]], at_once: int = 1
     ) -> Iterator[tuple[str, Ended]]:
-        """Commands by name, some at once, all within `limit` seconds; each as soon as it ends."""
+        """Run named commands, several at once, all within `limit` seconds; yield as they end."""
         until = time.monotonic() + limit
         with ThreadPoolExecutor(at_once) as threads:
             names = {
@@ -93,7 +93,7 @@ class Place:
 
 
 def grouped(left_out: Mapping[str, str]) -> list[str]:
-    """Names with the same words together."""
+    """Group names that have the same text."""
     words = dict.fromkeys(left_out.values())
     return [f"{', '.join(n for n in left_out if left_out[n] == one)}: {one}" for one in words]
 
@@ -106,7 +106,7 @@ def bounded(
     env: Mapping[str, str],
     stop: threading.Event,
 ) -> Ended:
-    """Run `command` in `folder`; after `limit` seconds, or at `stop`, end it and all it started."""
+    """Run `command` in `folder`; after `limit` seconds, or at `stop`, end it and its processes."""
     if stop.is_set():
         raise KeyboardInterrupt
     mark = f"<{os.getpid()}-{time.monotonic_ns()}>"
@@ -130,12 +130,12 @@ def bounded(
 
 
 def _end(child: subprocess.Popen, mark: str) -> None:
-    """Interrupt what still runs, so that it can tidy up, and kill what does not listen."""
+    """Interrupt running processes so that they can clean up, then kill the rest."""
     if child.poll() is None:
         _signal(child, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(PATIENCE)
-    _signal(child, signal.SIGKILL)  # also what it left behind in its group
+    _signal(child, signal.SIGKILL)  # also the remaining processes of its group
     child.wait()
     kill(mark)
 
@@ -146,7 +146,7 @@ def _signal(child: subprocess.Popen, number: int) -> None:
 
 
 def kill(mark: str) -> None:
-    """Kill every process with the mark until none is left: they may start others meanwhile."""
+    """Kill every process with the mark until none is left, since they may start new ones."""
     for _ in range(200):
         marked = _with(mark)
         if not marked:
@@ -158,7 +158,7 @@ def kill(mark: str) -> None:
 
 
 def _with(mark: str) -> list[int]:
-    """The living processes with the mark in the environment that they began with."""
+    """Find the living processes whose initial environment contains the mark."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
@@ -169,8 +169,8 @@ def _with(mark: str) -> list[int]:
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Mark all that is started in the body, and have a second process kill what is left of it when
-    this one is gone, by SIGKILL too: its pipe is then closed."""
+    """Mark all processes started in the body. A second process kills the remaining ones when this
+    process has ended, even by SIGKILL, because its pipe is then closed."""
     mark, before = f"<{os.getpid()}-{time.monotonic_ns()}>", os.environ.get(MARK, "")
     command = [sys.executable, "-I", __file__, mark]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):

@@ -1,7 +1,7 @@
-"""`course bench scale` on a node: efficiencies of both axes, and bytes that equal their forms.
+"""`course bench scale` on a node: efficiencies of both axes, and bytes equal to the formulas.
 
-What is measured is told and no time is judged; work left out, bytes that differ, or ranks that NCCL
-did not carry are what fails. No lesson derives it.
+Times are reported but not judged. Omitted work, wrong bytes, or ranks without NCCL are failures. No
+lesson derives it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from tools.accept_gpu.reading import last_json
 from tools.accept_gpu.running import TAIL, Place
 
 RUNS = 7
-# Large enough that a GPU is at work; float32, with all tokens of a row.
+# Large enough to keep a GPU busy; float32, with all tokens of a row.
 WORKLOAD = {"hidden": 1536, "heads": 24, "length": 512, "layers": 4, "vocabulary": 49152}
-ROWS = 4  # of a rank, where all are shared out
+ROWS = 4  # per rank, for strong scaling
 AXES = ("tp", "dp")
 
 
 def scaling(
     place: Place, limit: float, world: int, workload: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Weak and strong on `world` ranks, over tp, over dp and, from four on, over both."""
+    """Run weak and strong scaling on `world` ranks over tp, dp and, from four ranks, both."""
     wanted = {**(WORKLOAD if workload is None else workload), "ranks": world, "rows": ROWS * world}
     options = [part for key, value in wanted.items() for part in ("--set", f"{key}={value}")]
     command = [
@@ -44,7 +44,7 @@ def scaling(
 
 
 def judged(result: Mapping[str, Any], world: int) -> dict[str, Any]:
-    """The verdict on what the benchmark has printed."""
+    """Judge the benchmark's output."""
     amiss, told = [], []
     seen = {(row["scaling"], axis) for row in result["methods"] for axis in AXES if row[axis] > 1}
     for scaling_of in ("weak", "strong"):
@@ -54,7 +54,7 @@ def judged(result: Mapping[str, Any], world: int) -> dict[str, Any]:
     for row in result["methods"]:
         for axis, sent in row["bytes"].items():
             if sent["counted"] != sent["form"] or (row[axis] > 1) != (sent["form"] > 0):
-                amiss.append(f"{row['name']}: {sent['counted']:g} bytes over {axis}, and the "
+                amiss.append(f"{row['name']}: {sent['counted']:g} bytes over {axis}, but the "
                              f"form says {sent['form']:g}")  # fmt: skip
         if row["ranks"] > 1:
             told.append(f"{row['name']} {row['efficiency']:.0%}")

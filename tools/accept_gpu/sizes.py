@@ -1,4 +1,4 @@
-"""Sizes of what is measured on one GPU, by its free memory; tiny ones for a rehearsal.
+"""Sizes for measurements on one GPU, by its free memory; tiny sizes for a rehearsal.
 
 No lesson derives it.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """What one measures with, and the bytes of the GPU that have to be free for it."""
+    """The sizes of a measurement, and the free GPU bytes that it needs."""
 
     name: str
     free: int
@@ -57,5 +57,5 @@ TINY = Sizes(
 
 
 def fitting(free: int) -> Sizes:
-    """The largest sizes for which so many bytes are free; below all of them, tiny ones."""
+    """Select the largest sizes that fit this free memory; tiny ones if none fit."""
     return next((sizes for sizes in BY_MEMORY if sizes.free <= free), TINY)

@@ -1,7 +1,7 @@
 """The stages: doctor, tests, forked ranks, six ways, notebooks, training, bandwidths, scaling.
 
-Each returns what it found as plain data with `ok`; one that crashes or runs out of time is a stage
-that failed, and the others go on. No lesson derives it.
+Each returns its results as plain data with `ok`. A stage that crashes or exceeds its time has
+failed, but the others continue. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 @dataclass(frozen=True)
 class Stage:
-    """A name, the name under which --only asks for it, its seconds at most, what it does.
+    """A stage: its name, its group for --only, its maximum seconds, and its function.
 
-    Neighbours that name the same `beside` run side by side.
+    Neighbours with the same `beside` run in parallel.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Stage:
 
 
 def stages(world: int) -> list[Stage]:
-    """All of them, for a node whose GPUs make `world` ranks."""
+    """List all stages for a node whose GPUs give `world` ranks."""
     worlds = sorted({2, world})
     return [
         Stage("doctor", "doctor", 900, doctor),
@@ -78,28 +78,28 @@ def _scaling_at(world: int) -> Callable[[Place, float], Found]:
 
 
 def doctor(place: Place, limit: float) -> Found:
-    """`course doctor --json`, whole."""
+    """Run `course doctor --json` and keep its full report."""
     ended = place.python(limit, "-m", "course_classroom.cli", "doctor", "--json")
     report = _document(ended)
     red = [one["name"] for one in report["checks"] if one["level"] == "bad"]
-    told = f"to be mended: {', '.join(red)}" if red else f"{len(report['checks'])} checks, none bad"
+    told = f"to repair: {', '.join(red)}" if red else f"{len(report['checks'])} checks, none bad"
     backends = sorted({row["backend"] for row in report["bandwidth"]})
     return {"ok": report["ok"] and ended.code == 0, "found": told, "backends": backends,
             "report": report}  # fmt: skip
 
 
 def tests(place: Place, limit: float, *options: str) -> Found:
-    """pytest, counted from its own report."""
+    """Run pytest and count results from its own report."""
     return _pytest(place, limit, [*options], {})
 
 
 def forked(place: Place, limit: float) -> Found:
-    """The classroom on ranks that are forked, which a CUDA build does only where it is asked to."""
+    """Test the classroom with forked ranks, which a CUDA build uses only on request."""
     return _pytest(place, limit, list(FORKED), {"COURSE_START": "fork"})
 
 
 def notebooks(place: Place, limit: float, world: int) -> Found:
-    """Every notebook on `world` ranks; and which communicators NCCL says it made meanwhile."""
+    """Run every notebook on `world` ranks, and count the communicators that NCCL reports."""
     folders = [
         one for one in ("notebooks", "solutions") if any(place.root.glob(f"{one}/**/*.ipynb"))
     ]
@@ -111,7 +111,7 @@ def notebooks(place: Place, limit: float, world: int) -> Found:
         "NCCL_DEBUG_SUBSYS": "INIT",
         "NCCL_DEBUG_FILE": str(nccl / "%p"),
     }
-    # One after the other: each takes all the GPUs that its ranks want.
+    # One at a time, because each uses all GPUs that its ranks need.
     options = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", "900", *folders]
     found = _pytest(place, limit, options, variables)
     made = read_nccl(nccl)
@@ -123,7 +123,7 @@ def notebooks(place: Place, limit: float, world: int) -> Found:
 
 
 def bandwidth(place: Place, limit: float, world: int) -> Found:
-    """All-reduce by size on `world` real ranks."""
+    """Measure all-reduce by size on `world` real ranks."""
     ended = place.python(limit, "-m", "tools.accept_gpu.measure", str(world))
     measured = _document(ended)
     red = [one for one in measured["findings"] if one["level"] == "bad"]
@@ -133,7 +133,7 @@ def bandwidth(place: Place, limit: float, world: int) -> Found:
 
 
 def _pytest(place: Place, limit: float, options: list[str], variables: dict[str, str]) -> Found:
-    """pytest, counted from the lines that tools.accept_gpu.recorder writes as its tests end."""
+    """Run pytest and count the lines that tools.accept_gpu.recorder writes as its tests end."""
     records = place.records or place.scratch / "tests.jsonl"
     records.touch()
     start = records.stat().st_size
@@ -147,14 +147,14 @@ def _pytest(place: Place, limit: float, options: list[str], variables: dict[str,
     found = f"{counts['passed']} passed{more}"
     if ended.code not in (0, 1):
         how = f"pytest itself ended with {ended.code}"
-        how = f"not done after {ended.seconds:.0f} s" if ended.code is None else how
+        how = f"unfinished after {ended.seconds:.0f} s" if ended.code is None else how
         found, counts["tail"] = f"{how}: {found}", ended.lines()[-TAIL:]
     good = ended.code == 0 and counts["passed"] > 0 and not counts["failed"]
     return {"ok": good, "late": ended.code is None, "found": found, **counts}
 
 
 def _document(ended: Ended) -> dict[str, Any]:
-    """The JSON that a stage's command printed; else what it said, as an error."""
+    """Parse the JSON output of a stage's command; otherwise raise its output as an error."""
     document = last_json(ended.out)
     if document is None:
         raise (TimeoutError if ended.code is None else RuntimeError)(ended.how())

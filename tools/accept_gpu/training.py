@@ -1,7 +1,7 @@
-"""The training program at every stage and offload, held against stage 0 and the formulas.
+"""The training program at every stage and offload, compared with stage 0 and the formulas.
 
-What a rank holds and sends has to equal the closed forms to the byte; how far its peak is from the
-estimate is reported, since a GPU's allocator rounds each block up. No lesson derives it.
+A rank's held and sent bytes must equal the closed forms exactly. The peak's deviation from the
+estimate is only reported, since a GPU's allocator rounds up each block. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LAYOUTS = {
     "3-fp16": ["--stage", "3", "--precision", "float16"],
 }  # fmt: skip
 SMALL = ["--steps", "6", "--layers", "3", "--corpus-bytes", "300000", "--json"]
-EACH = 120.0  # seconds of one run at most
-CLOSE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-2}  # relative, of each step's loss
+EACH = 120.0  # maximum seconds of one run
+CLOSE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-2}  # relative, for each step's loss
 
 
 def training(
     place: Place, limit: float, world: int, layouts: dict | None = None, at_once: int = 1
 ) -> dict[str, Any]:
-    """Short runs of the program on `world` ranks, as many at once as fit."""
+    """Run short trainings on `world` ranks, as many at once as fit."""
     tp = 2 if world > 2 and world % 2 == 0 else 1
     common = ["--ranks", str(world), "--tp", str(tp), *SMALL]
     layouts = LAYOUTS if layouts is None else layouts
@@ -46,7 +46,7 @@ def training(
 def trained(
     place: Place, limit: float, runs: Mapping[str, list[str]], at_once: int = 1, against: str = ""
 ) -> dict[str, Any]:
-    """Runs of `course train`, each held against the formulas and, where named, another's losses."""
+    """Run `course train` jobs; compare each with the formulas and the losses of `against`."""
     outs = {name: tempfile.mkdtemp(prefix="train-", dir=place.scratch) for name in runs}
     jobs = {
         name: ["-m", "course_classroom.cli", "train", *argv, "--out", outs[name]]
@@ -72,7 +72,7 @@ def trained(
     amiss = [f"{name}: {fault}" for name in runs for fault in faults[name]]
     peaks = [r["peak"] / r["estimate"]["peak"] for d in documents.values() for r in d["ranks"]]
     spread = f"peaks {min(peaks):.2f} to {max(peaks):.2f} of the estimate" if peaks else "no peak"
-    equal = "as stage 0 and as the formulas" if against else "as the formulas"
+    equal = "equal to stage 0 and the formulas" if against else "equal to the formulas"
     found = "; ".join(amiss) or f"{len(documents)} of {len(runs)} runs {equal}; {spread}"
     both = {
         f"{word}s": sorted({document[word] for document in documents.values()})
@@ -82,7 +82,7 @@ def trained(
 
 
 def _speed(document: Mapping[str, Any], ended: Ended) -> str:
-    """Tokens per second and MFU of the last steps alone: the first ones load kernels."""
+    """Format tokens per second and MFU of the last steps only, because the first load kernels."""
     lines = stretches(ended.lines())
     if not lines or not document.get("tokens_per_second"):
         return "no speed"
@@ -92,7 +92,7 @@ def _speed(document: Mapping[str, Any], ended: Ended) -> str:
 
 
 def _beside_the_formulas(run: Mapping[str, Any]) -> list[str]:
-    """What a run held and sent otherwise than the closed forms say."""
+    """List held and sent bytes that differ from the closed forms."""
     faults = [] if run["ranks"] else ["no step was measured"]
     for report in run["ranks"]:
         for what in ("held", "sent"):
@@ -105,7 +105,7 @@ def _beside_the_formulas(run: Mapping[str, Any]) -> list[str]:
 
 
 def _beside(run: Mapping[str, Any], whole: Mapping[str, Any], argv: list[str]) -> list[str]:
-    """How far a run's losses are from stage 0's, where that is further than its precision."""
+    """Report a run's losses if they differ from stage 0's by more than its precision allows."""
     precision = argv[argv.index("--precision") + 1] if "--precision" in argv else "float32"
     far = max(abs(a / b - 1) for a, b in zip(run["losses"], whole["losses"], strict=True))
-    return [] if far <= CLOSE[precision] else [f"its losses are up to {far:.1e} from stage 0's"]
+    return [] if far <= CLOSE[precision] else [f"its losses differ by {far:.1e} from stage 0's"]

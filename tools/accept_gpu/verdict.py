@@ -1,7 +1,7 @@
-"""Whether the course is accepted on this node, and every reason why not.
+"""The decision to accept the course on this node, and every reason against it.
 
-Accepted means: every stage ran and passed, and NCCL really carried the ranks, on two GPUs or more.
-No lesson derives it.
+Accepted means that every stage ran and passed, and that NCCL really connected two or more GPUs. No
+lesson derives it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 def why_not(
     results: list[dict[str, Any]], wanted: list[str], gpus: int, rehearsal: bool
 ) -> list[str]:
-    """Every reason against acceptance, in words; none where the course is accepted."""
+    """List every reason against acceptance; empty if the course is accepted."""
     reasons = []
     if rehearsal:
         reasons.append("this was a rehearsal")
     if gpus < 2:
-        reasons.append(f"torch sees {gpus} GPU(s), and NCCL needs two or more")
+        reasons.append(f"torch sees {gpus} GPU(s), but NCCL needs two or more")
     done = {one["name"]: one for one in results}
     reasons += [f"{name} was not run" for name in wanted if name not in done]
     for name, one in done.items():
@@ -29,7 +29,7 @@ def why_not(
 
 
 def _without_nccl(name: str, one: dict[str, Any]) -> list[str]:
-    """What a stage on ranks lacks of proof that NCCL carried them."""
+    """List missing proof that NCCL connected the ranks of a stage."""
     if name == "gpu tests":
         return [
             f"{name}: {test['name']} was skipped ({test['why']})" for test in one.get("skipped", [])
@@ -39,7 +39,7 @@ def _without_nccl(name: str, one: dict[str, Any]) -> list[str]:
         return (
             []
             if backends == ["nccl"]
-            else [f"{name}: the ranks spoke {', '.join(backends)}, not nccl"]
+            else [f"{name}: the ranks used {', '.join(backends)}, not nccl"]
         )
     if name.startswith("notebooks"):
         made = one.get("nccl_communicators", {}).get(str(one.get("world")), 0)

@@ -1,5 +1,5 @@
-"""From a fresh clone to a working environment, with the standard library alone.
+"""From a fresh clone to a working environment, with the standard library only.
 
-One file a question: which Python, which torch, what pip said, is .venv still the right one,
-what a make target runs. No lesson derives it; `python3 -m tools.bootstrap help` lists it.
+One file per question: which Python, which torch, which installer errors, the state of .venv, and
+the work of a make target. No lesson derives it; `python3 -m tools.bootstrap help` lists it.
 """

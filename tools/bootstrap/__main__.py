@@ -1,7 +1,7 @@
-"""`python3 -m tools.bootstrap TARGET`: the environment first, then the target.
+"""`python3 -m tools.bootstrap TARGET`: prepare the environment, then run the target.
 
-Exit codes: 0 good, 1 refused or failed, 2 no such target (here), 130 interrupted.
-No lesson derives it.
+Exit codes: 0 success, 1 refused or failed, 2 no such target (here), 130 interrupted. No lesson
+derives it.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from .failures import diagnose
 from .say import Refusal, complain, say
 
 ROOT = Path(__file__).resolve().parents[2]
-CLASSROOM = ("classroom",)  # without the others, cells that need them are skipped and say so
+CLASSROOM = ("classroom",)  # without the others, cells that need them are skipped with a message
 LESSONS = ("classroom", "deepspeed", "huggingface")
 EVERYTHING = ("bench", "classroom", "deepspeed", "dev", "huggingface")
-# `course handout` leaves this file in a learner's copy, which has neither tests nor solutions.
+# `course handout` puts this file into a learner's copy, which has no tests and no solutions.
 MARK = "LEARNERS_COPY"
 FOR_AUTHORS = ("test", "test-all", "notebooks", "exercises", "accept-gpu")
 INSTEAD = (
-    "this is a learner's copy of the course, without tests and solutions: `make {}` needs the full "
-    "one. Here: `make lab`; `.venv/bin/course check 01` tries your answers, `.venv/bin/course "
-    "doctor` this machine."
+    "this is a learner's copy of the course without tests and solutions, but `make {}` needs the "
+    "full copy. Use `make lab` here; `.venv/bin/course check 01` checks your answers, and "
+    "`.venv/bin/course doctor` checks this machine."
 )
 
-HELP = """The targets; each works alone on a fresh clone.
+HELP = """The targets. Each works on a fresh clone.
   make lab         JupyterLab on the first lesson (loopback, with a token)
   make test        ruff, pytest, every notebook at world 2
-  make test-all    also what is slow, and every notebook at worlds 1, 3 and 4
-  make mutants     put known mistakes into the library, one at a time; a test must fail for each
-  make setup       .venv with everything, and nothing else
-  make notebooks   execute the lessons anew and write them back normalised
+  make test-all    also the slow tests, and every notebook at worlds 1, 3 and 4
+  make mutants     put known mistakes into the library one by one (a test must fail for each)
+  make setup       only create .venv with everything
+  make notebooks   execute the lessons again and write them back normalised
   make exercises   generate exercises/ from solutions/
   make bench       the benchmarks
-  make accept-gpu  everything on a node with GPUs; writes accept-gpu-DATE.json to send back
+  make accept-gpu  all checks on a node with GPUs (writes accept-gpu-DATE.json to return)
   make clean       remove .venv
 Variables: PYTHON=/path/to/python   COURSE_VENV=/a/shared/environment (checked, never changed)
-  COURSE_WORK=/your/own/copies (default: work/ here; ~/course-work where that is read-only)
-  HASHES=FILE (only packages with the hashes of FILE; python -m tools.hashes writes one)
+  COURSE_WORK=/your/own/copies (by default work/ here, or ~/course-work if that is read-only)
+  HASHES=FILE (only packages with these hashes, written by python -m tools.hashes)
   TORCH_INDEX_URL=...   LAB_ARGS="..."   PYTEST_ARGS="..."   BENCH_ARGS="..."
   ACCEPT_ARGS="--one-gpu --rehearse --out PATH"
   and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR
-Where uv is installed, it installs, with pip's settings; should it fail, pip does."""
+If uv is installed, it is used with pip's settings. If it fails, pip is used."""
 
 
 def _as_interrupt(*_: object) -> None:
@@ -74,13 +74,13 @@ TARGETS: dict[str, tuple[tuple[str, ...], Task]] = {
 
 
 def help_text(learners_copy: bool) -> str:
-    """HELP, without the targets that are not to be had in a learner's copy."""
+    """Return HELP without the targets that a learner's copy lacks."""
     left_out = tuple(f"  make {one} " for one in FOR_AUTHORS) if learners_copy else ()
     return "\n".join(line for line in HELP.splitlines() if not line.startswith(left_out))
 
 
 def main(arguments: list[str]) -> int:
-    """Run the target that is named; say how, if none is."""
+    """Run the named target, or print the help."""
     target = arguments[0] if arguments else "help"
     learners_copy = (ROOT / MARK).exists()
     if target in ("help", "-h", "--help"):
@@ -101,8 +101,8 @@ def main(arguments: list[str]) -> int:
         named = os.environ.get("COURSE_VENV")
         if named and os.environ.get("HASHES"):
             raise Refusal(
-                "HASHES verifies what is installed, and nothing is installed into COURSE_VENV.",
-                "leave one of the two unset",
+                "HASHES verifies installed packages, but nothing is installed into COURSE_VENV.",
+                "unset one of the two",
             )
         if named:
             least = CLASSROOM if extras == LESSONS else extras
@@ -120,7 +120,7 @@ def main(arguments: list[str]) -> int:
         complain(str(refusal))
         return 1
     except KeyboardInterrupt:
-        complain("interrupted; the next run repairs what was left half-done")
+        complain("interrupted; the next run repairs the incomplete environment")
         return 130
 
 

@@ -1,7 +1,7 @@
-"""In what condition is .venv: absent, ready, to be brought up to date, to be made anew, not ours.
+"""The condition of .venv: absent, ready, to be updated, to be recreated, or not ours.
 
-Looks and tells, changes nothing. A stamp inside .venv says what was installed, and where; a note
-beside it says that an installation is under way. No lesson derives it.
+This module only inspects and changes nothing. A stamp inside .venv records the installed packages
+and the location; a note next to it records an installation in progress. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "packages": found}))
 
 
 class Condition(NamedTuple):
-    """One of absent, ready, update, renew, foreign; and why, in words."""
+    """The state (absent, ready, update, renew or foreign) and the reason."""
 
     state: str
     why: str
@@ -44,7 +44,7 @@ def python_of(venv: Path) -> Path:
 
 
 def contents(venv: Path) -> dict[str, Any] | None:
-    """Its Python's version and its packages; None if its Python does not run."""
+    """Read the Python version and packages of an environment; None if its Python does not run."""
     try:
         answer = subprocess.run(
             [str(python_of(venv)), "-I", "-c", _LIST],
@@ -56,7 +56,7 @@ def contents(venv: Path) -> dict[str, Any] | None:
 
 
 def note(venv: Path, name: str) -> dict[str, Any]:
-    """The stamp or the note of that name; empty if absent or unreadable."""
+    """Read the stamp or note with this name; empty if absent or unreadable."""
     try:
         found = json.loads((venv / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -65,68 +65,66 @@ def note(venv: Path, name: str) -> dict[str, Any]:
 
 
 def write_note(venv: Path, name: str, what: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Write a note completely or not at all."""
     draft = venv / (name + ".new")
     draft.write_text(json.dumps(what, indent=1, sort_keys=True), encoding="utf-8")
     os.replace(draft, venv / name)
 
 
 def look(venv: Path, wanted: tuple[str, ...], pins: str, hashes: str = "") -> Condition:
-    """The condition of `venv` for somebody who needs the extras `wanted` at the pins `pins`,
-    verified by `hashes` where that is not empty."""
+    """Determine the condition of `venv` for the extras `wanted` at the pins `pins`, and verified by
+    `hashes` if that is not empty."""
     if venv.is_symlink():
         return Condition("foreign", f"a link to {os.readlink(str(venv))}")
     if not venv.exists() or not any(venv.iterdir()):
-        return Condition("absent", "there is none yet", wanted)
+        return Condition("absent", "it does not exist yet", wanted)
     stamp, unfinished = note(venv, STAMP), note(venv, UNFINISHED)
     both = tuple(sorted({*wanted, *unfinished.get("extras", ()), *stamp.get("extras", ())}))
     now = contents(venv)
     if (venv / UNFINISHED).exists():
         if unfinished.get("ended") and now is not None:
             return Condition("update", "the last installation failed before its end", both)
-        return Condition("renew", "an installation was interrupted in the middle", both)
+        return Condition("renew", "an installation was interrupted", both)
     if not (venv / STAMP).exists():
-        return Condition("foreign", "not made by this course")
+        return Condition("foreign", "not created by this course")
     if stamp.get("home") != str(venv.resolve()):
-        return Condition("renew", f"it was made as {stamp.get('home')} and has been moved", both)
+        return Condition("renew", f"it was created as {stamp.get('home')} and has been moved", both)
     if now is None:
         return Condition("renew", "its Python no longer runs (was it removed or upgraded?)", both)
     named = ask(os.environ["PYTHON"]) if os.environ.get("PYTHON") else None
     asked = ".".join(map(str, named.version[:2])) if named else now["python"]
     if not now["python"] == stamp.get("python") == asked:
-        return Condition("renew", f"it has Python {now['python']}, and {asked} is asked for", both)
+        return Condition("renew", f"it has Python {now['python']}, but {asked} is requested", both)
     if hashes and stamp.get("hashes") != hashes:
-        return Condition("renew", "its packages were not verified by the hashes asked for", both)
+        return Condition("renew", "its packages were not verified by the requested hashes", both)
     if stamp.get("pins") != pins:
         return Condition("update", "constraints.txt or pyproject.toml has changed since", both)
     installed, present = stamp.get("packages", {}), now["packages"]
     changed = [name for name in sorted(installed) if present.get(name) != installed[name]]
     if changed and not (changed == ["torch"] and same_release(present.get("torch"), installed)):
         few = ", ".join(changed[:3]) + (", ..." if len(changed) > 3 else "")
-        return Condition("update", f"removed or of another version by now: {few}", both)
+        return Condition("update", f"removed or changed since then: {few}", both)
     new = sorted(set(wanted) - set(stamp.get("extras", ())))
     if new:
-        return Condition("update", f"it still lacks: {', '.join(new)}", both)
+        return Condition("update", f"it lacks {', '.join(new)}", both)
     return Condition("ready", "as stamped", both)
 
 
 def same_release(torch: str | None, packages: dict[str, str]) -> bool:
-    """Whether a build of torch is of the release among the packages; 2.13.0+cpu is of 2.13.0."""
+    """Return True if a torch build (2.13.0+cpu) is of the packages' release (2.13.0)."""
     return torch is not None and torch.split("+")[0] == packages.get("torch", "").split("+")[0]
 
 
 def torch_pin(constraints: Path) -> str:
-    """The release of torch that constraints.txt names."""
+    """Return the torch release that constraints.txt pins."""
     found = re.search(r"^torch==([\w.]+)\s*$", _text(constraints), re.MULTILINE)
     if found is None:
-        raise Refusal(
-            f"{constraints.name} pins no release of torch.", "git checkout constraints.txt"
-        )
+        raise Refusal(f"{constraints.name} does not pin torch.", "git checkout constraints.txt")
     return found.group(1)
 
 
 def fingerprint(root: Path) -> str:
-    """Changes whenever pins, ranges or extras do; not with mere prose."""
+    """Return a hash that changes with pins, ranges or extras, but not with prose."""
     lines = _text(root / "constraints.txt").splitlines()
     pins = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     sections = re.split(r"^(?=\[)", _text(root / "pyproject.toml"), flags=re.MULTILINE)
@@ -139,6 +137,6 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise Refusal(
-            f"{file.name} is missing, so this is not a whole clone of the course.",
-            f"git checkout {file.name}, or clone anew",
+            f"{file.name} is missing, so this is not a complete clone of the course.",
+            f"git checkout {file.name}, or clone again",
         ) from None

@@ -1,7 +1,7 @@
-"""Bringing .venv into its right condition, one run at a time, and saying what is done and why.
+"""Bringing .venv into its right condition, in one run at a time, with messages about each action.
 
-Interrupted at any moment, it leaves a note that the next run understands.
-No lesson derives it.
+If it is interrupted at any moment, it leaves a note that the next run understands. No lesson
+derives it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .install import install
 from .interpreters import Interpreter, choose
 from .say import Refusal, Watch, say
 
-# What each extra brings to the disk, in bytes, measured on Linux; torch is its CPU build.
+# Disk space of each extra in bytes, measured on Linux; torch is its CPU build.
 SIZES = {"classroom": 0.5e9, "dev": 0.3e9, "huggingface": 0.2e9, "deepspeed": 0.1e9}
 WITH_TORCH = 0.85e9
-DOWNLOADS = 0.3e9  # what pip holds in TMPDIR at one time
+DOWNLOADS = 0.3e9  # maximum bytes that pip holds in TMPDIR
 
 
 class Environment(NamedTuple):
-    """A Python with everything in it, and whether the course may change it."""
+    """A Python with all packages; `ours` is True if the course may change it."""
 
     folder: Path
     python: Path
@@ -48,10 +48,10 @@ class Environment(NamedTuple):
 
 
 def ensure(root: Path, wanted: tuple[str, ...]) -> Environment:
-    """`.venv` with the extras `wanted`, made, mended or found ready."""
+    """Return `.venv` with the extras `wanted`, after creating, repairing or checking it."""
     watch, venv, pins, hashes = Watch(), root / ".venv", fingerprint(root), _hashes(root)
     digest = hashlib.sha256(hashes.read_bytes()).hexdigest() if hashes else ""
-    torch = torch_pin(root / "constraints.txt")  # refuses what cannot work before anything is made
+    torch = torch_pin(root / "constraints.txt")  # refuses before anything is created
     if look(venv, wanted, pins, digest).state != "ready":
         with _alone(root):
             now = look(venv, wanted, pins, digest)  # another run may have finished meanwhile
@@ -66,19 +66,19 @@ def ensure(root: Path, wanted: tuple[str, ...]) -> Environment:
 
 
 def _prepare(root: Path, venv: Path, now: Condition) -> None:
-    """An environment with pip in it, and the note that an installation is under way."""
+    """Prepare an environment with pip, and a note that an installation is in progress."""
     if now.state == "foreign":
         raise Refusal(
-            f".venv cannot be used: it is {now.why}, and is left alone.",
-            "move or remove it, or name the environment itself: COURSE_VENV=/its/path make ...",
+            f".venv cannot be used because it is {now.why}; it is not changed.",
+            "move or remove it, or use it with COURSE_VENV=/its/path make ...",
         )
     if now.state == "update":
-        say(f".venv: {now.why}; it is brought up to date")
+        say(f".venv is updated, because {now.why}")
         write_note(venv, UNFINISHED, {"extras": now.extras})
         return
-    python = choose()  # before anything is taken away
+    python = choose()  # before anything is removed
     if now.state == "renew":
-        say(f".venv: {now.why}; it is made anew (what was downloaded is kept)")
+        say(f".venv is recreated, because {now.why} (downloads are kept)")
         _remove(venv)
     need_room(root, WITH_TORCH + sum(SIZES.get(one, 0.1e9) for one in now.extras), DOWNLOADS)
     venv.mkdir(exist_ok=True)
@@ -87,8 +87,8 @@ def _prepare(root: Path, venv: Path, now: Condition) -> None:
 
 
 def _make(python: Interpreter, venv: Path) -> None:
-    """An empty environment with pip: by uv where it is installed, else by the module venv."""
-    say(f"making {venv.name} with Python {python.dotted} ({python.path})")
+    """Create an empty environment with pip, by uv if it is installed, else by the module venv."""
+    say(f"creating {venv.name} with Python {python.dotted} ({python.path})")
     uv, said = shutil.which("uv"), ""
     by_uv = [uv, "venv", "--seed", "--allow-existing", "--python", python.path, str(venv)]
     by_venv = [python.path, "-m", "venv", "--prompt", "course", str(venv)]
@@ -101,19 +101,19 @@ def _make(python: Interpreter, venv: Path) -> None:
             return
         said = done.stdout
     raise diagnose(said) or Refusal(
-        f"no environment can be made with {python.path}:\n{said.strip()[-600:]}",
-        "if it names ensurepip: apt install python3-venv; else PYTHON=/another/python make ...",
+        f"no environment can be created with {python.path}:\n{said.strip()[-600:]}",
+        "if it names ensurepip, apt install python3-venv, else PYTHON=/another/python make ...",
     )
 
 
 @contextmanager
 def _noted(venv: Path, extras: tuple[str, ...]) -> Iterator[None]:
-    """After an installation that ended with a refusal the next run may carry on."""
+    """Let the next run continue after an installation that ended with a refusal."""
     try:
         yield
     except Refusal as refusal:
         if not refusal.halfway:
-            with suppress(OSError):  # on a full disk not even that can be noted
+            with suppress(OSError):  # a full disk may prevent even this
                 write_note(venv, UNFINISHED, {"extras": extras, "ended": True})
         raise
 
@@ -132,14 +132,14 @@ def clean(root: Path) -> None:
     if venv.is_symlink() or (
         venv.exists() and not (venv / STAMP).exists() and not (venv / UNFINISHED).exists()
     ):
-        raise Refusal(".venv was not made by this course; it is left alone.", "rm -r .venv")
+        raise Refusal(".venv was not created by this course, so it is not changed.", "rm -r .venv")
     with _alone(root):
         _remove(venv)
     say(".venv removed")
 
 
 def _remove(venv: Path) -> None:
-    """Out of the way at once under another name, then gone: never half an environment as .venv."""
+    """Rename the environment, then delete it, so that .venv is never incomplete."""
     if venv.exists():
         doomed = Path(tempfile.mkdtemp(prefix=".venv.old-", dir=str(venv.parent)))
         venv.rename(doomed / "venv")
@@ -147,7 +147,7 @@ def _remove(venv: Path) -> None:
 
 
 def need_room(folder: Path, installed: float, downloads: float) -> None:
-    """A Refusal unless `installed` bytes fit in `folder` and `downloads` where pip unpacks."""
+    """Refuse unless `installed` bytes fit in `folder` and `downloads` where pip unpacks."""
     temporary = Path(tempfile.gettempdir())
     needs = [(folder, installed, "clone the course to a larger disk")]
     if os.stat(folder).st_dev == os.stat(temporary).st_dev:
@@ -165,24 +165,24 @@ def need_room(folder: Path, installed: float, downloads: float) -> None:
 
 
 def _hashes(root: Path) -> Path | None:
-    """The file that HASHES names, or None."""
+    """Return the file that HASHES names, or None."""
     named = os.environ.get("HASHES")
     file = root / Path(named).expanduser() if named else None
     if file is not None and not file.is_file():
         raise Refusal(
-            f"HASHES={named} is no file.",
-            "python -m tools.hashes FOLDER_OF_PACKAGES FILE writes such a file",
+            f"HASHES={named} is not a file.",
+            "python -m tools.hashes FOLDER_OF_PACKAGES FILE creates such a file",
         )
     return file
 
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """One setup at a time in one clone; the lock goes with the process, however it ends."""
+    """Allow one setup at a time per clone; the lock disappears with the process."""
     with open(root / ".venv.lock", "a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another run is setting .venv up in this folder; waiting for it to end")
+            say("another run is setting up .venv in this folder; waiting for it to end")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

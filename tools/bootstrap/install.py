@@ -1,7 +1,6 @@
-"""Installing into .venv: by uv where that is installed, else by pip, at the pins of the course.
+"""Installing into .venv at the course's pins: by uv if it is installed, else by pip.
 
-Which build of torch goes in: a wheel at hand, the CPU build, or the one for NVIDIA GPUs.
-No lesson derives it.
+The torch build is a local wheel, the CPU build, or the build for NVIDIA GPUs. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from .failures import complaints, diagnose
 from .say import Refusal, complain, say
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-GPU_DOWNLOAD = 3e9  # bytes, torch and the CUDA libraries it brings
+GPU_DOWNLOAD = 3e9  # bytes of torch and its CUDA libraries
 GPU_INSTALLED = 8e9
 # pip's settings under the names that uv reads.
 _UV = {
     "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS",
     "no-index": "UV_NO_INDEX", "cert": "SSL_CERT_FILE", "trusted-host": "UV_INSECURE_HOST",
 }  # fmt: skip
-# The few lines of theirs that a person wants to see: large downloads, what is built, the end.
+# The installer's lines that a person wants to see: large downloads, builds, the end.
 _SHOWN = re.compile(
     r"\s*(Downloading \S+ \((\d\d[\d.]* ?M|[\d.]+ ?G)i?B|Building (wheels|\S+$)|"
     r"Installing collected|Installed )"
@@ -45,26 +44,26 @@ class Installer:
         self.log = python.parent.parent / "setup.log"
 
     def try_install(self, *arguments: str) -> tuple[bool, str]:
-        """(did it work, what it printed); says nothing by itself."""
+        """Install silently; return (success, output)."""
         code, output = self._run(arguments, quiet=True)
         return code == 0, output
 
     def install(self, *arguments: str, alone: bool = False) -> None:
-        """Install, with a readable account; a Refusal if it cannot be done.
+        """Install with readable messages; raise a Refusal on failure.
 
-        `alone`: without any index or folder of packages that somebody has configured.
+        With `alone`, no configured index or folder of packages is used.
         """
         code, output = self._run(arguments, alone=alone)
         if code != 0:
             self.refuse(code, output)
 
     def refuse(self, code: int, output: str) -> None:
-        """Raise the Refusal that the failure calls for."""
+        """Raise the Refusal that matches the failure."""
         complain(f"{self.name} said:\n{complaints(output)}")
-        remedy = f"read {self.log}; then run the same command again"
+        remedy = f"read {self.log}, then run the same command again"
         refusal = diagnose(output) or Refusal(f"{self.name} failed (exit {code}).", remedy)
         if code in (-9, 137):
-            what = f"{self.name} was killed; most often the machine ran out of memory."
+            what = f"{self.name} was killed, usually because the machine ran out of memory."
             refusal = Refusal(what, "ask for more memory, then run the same command again")
         refusal.halfway = "Installing collected packages" in output or "\nPrepared " in output
         raise refusal
@@ -93,8 +92,8 @@ class Installer:
                 end(child, patience=3.0)
 
     def _variables(self, alone: bool) -> dict[str, str]:
-        """The caller's environment, less what would lead the installer out of .venv or make it ask;
-        uv also hears what pip's own variables and files say."""
+        """Return the caller's environment without variables that redirect the installer or make it
+        ask; uv also gets the settings of pip's variables and files."""
         kept = dict(os.environ)
         if alone:
             kept = {name: one for name, one in kept.items() if not name.startswith(("PIP_", "UV_"))}
@@ -106,16 +105,16 @@ class Installer:
             PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_ROOT_USER_ACTION="ignore", PYTHONUNBUFFERED="1",
         )  # fmt: skip
         if kept.get("PIP_RETRIES", "") in ("", "0"):
-            kept["PIP_RETRIES"] = "2"  # with none, pip never says that it could not connect
+            kept["PIP_RETRIES"] = "2"  # with no retries, pip does not report a failed connection
         if self.uv:
             asked = [str(self.python), "-m", "pip", "config", "list"]
             told = subprocess.run(asked, env=kept, capture_output=True, text=True, check=False)
-            settings = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as pip looks into all indexes
+            settings = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as pip searches all indexes
             for name, value in re.findall(r"^\S*\.([\w-]+)=('.*')$", told.stdout, re.MULTILINE):
-                if name in _UV:  # what the environment says comes last in the list, and counts
+                if name in _UV:  # the environment is last in the list, so it wins
                     separator = "," if name == "find-links" else " "
                     settings[_UV[name]] = separator.join(ast.literal_eval(value).split())
-            kept = {**settings, **kept}  # the user's own settings of uv count more
+            kept = {**settings, **kept}  # the user's uv settings win
         return kept
 
 
@@ -123,7 +122,7 @@ def install(
     python: Path, root: Path, extras: tuple[str, ...], torch: str, hashes: Path | None,
     need_room: Callable[[float, float], None],
 ) -> None:  # fmt: skip
-    """The course with its extras; a failure of uv costs a sentence, and pip begins again."""
+    """Install the course with its extras; if uv fails, print a message and start again with pip."""
     uv = shutil.which("uv")
     how = partial(_install_verified, hashes) if hashes else partial(_install, torch, need_room)
     if uv:
@@ -132,27 +131,27 @@ def install(
         except Refusal as refusal:
             if refusal.halfway:
                 raise
-            say(f"uv did not manage that ({refusal.cause}), so pip is asked")
+            say(f"uv failed ({refusal.cause}), so pip is used")
     return how(Installer(python, root), extras)
 
 
 def _install(
     torch: str, need_room: Callable[[float, float], None], by: Installer, extras: tuple[str, ...]
 ) -> None:
-    """torch from the nearest place, and the rest at its pins."""
+    """Install torch from the nearest source, and the rest at its pins."""
     constraints = by.root / "constraints.txt"
     install_torch(by, torch, constraints, need_room)
-    say(f"{by.name} installs {', '.join(extras)} as in constraints.txt (log: .venv/setup.log)")
+    say(f"{by.name} installs {', '.join(extras)} by constraints.txt (log: .venv/setup.log)")
     by.install("-c", str(constraints), "-e", f".[{','.join(extras)}]")
 
 
 def install_torch(
     by: Installer, pin: str, constraints: Path, need_room: Callable[[float, float], None]
 ) -> None:
-    """Put the pinned torch in: a wheel that is found without an index is taken first."""
+    """Install the pinned torch; a wheel that is found without an index is preferred."""
     wanted = f"torch=={pin}"
     found, output = by.try_install("--no-index", "--no-deps", wanted)
-    if found:  # it may have been there
+    if found:  # it may be installed already
         return
     failure = diagnose(output)
     if failure is not None and not _NOT_AT_HAND.search(output):
@@ -163,22 +162,22 @@ def install_torch(
         by.install("--index-url", index, "--no-deps", wanted)
     elif has_nvidia_driver():
         say(
-            f"torch {pin}: an NVIDIA driver is here, so the build with CUDA; about "
+            f"torch {pin}: this machine has an NVIDIA driver, so the CUDA build, about "
             f"{GPU_DOWNLOAD / 1e9:.0f} GB to download, {GPU_INSTALLED / 1e9:.0f} GB installed "
-            f"(TORCH_INDEX_URL={CPU_INDEX} would take the CPU build instead)"
+            f"(TORCH_INDEX_URL={CPU_INDEX} selects the CPU build instead)"
         )
         need_room(GPU_INSTALLED, GPU_DOWNLOAD)
         by.install("-c", str(constraints), wanted)
     else:
-        say(f"torch {pin}: no NVIDIA driver here, so the CPU build, 200 MB, from {CPU_INDEX}")
-        # On Linux the CPU build carries its own tag: asked for by name, no other index can slip in
-        # the build with CUDA under the same release.
+        say(f"torch {pin}: no NVIDIA driver here, so the CPU build (200 MB) from {CPU_INDEX}")
+        # On Linux the CPU build has its own tag. If it is requested by name, no other index can
+        # supply the CUDA build of the same release.
         tag = "+cpu" if platform.system() == "Linux" else ""
         by.install("--index-url", CPU_INDEX, "--no-deps", wanted + tag)
 
 
 def has_nvidia_driver() -> bool:
-    """True where the NVIDIA driver is loaded, told without importing anything."""
+    """Return True if the NVIDIA driver is loaded, without importing anything."""
     if Path("/proc/driver/nvidia/version").exists():
         return True
     try:
@@ -189,10 +188,9 @@ def has_nvidia_driver() -> bool:
 
 
 def _install_verified(hashes: Path, by: Installer, extras: tuple[str, ...]) -> None:
-    """All that the file lists, each package held against its hash; then the course itself, and
-    nothing more. What a package needs for being built is not verified: there are no hashes for it.
-    """
-    say(f"{by.name} installs what {hashes} lists, each package held against its hash")
+    """Install everything that the file lists, each package verified by its hash, then only the
+    course itself. Build requirements are not verified, because there are no hashes for them."""
+    say(f"{by.name} installs the packages of {hashes}, each verified by its hash")
     build = re.search(r"^torch==[\w.]+\+(\w+)", hashes.read_text(encoding="utf-8"), re.MULTILINE)
     index = os.environ.get("TORCH_INDEX_URL") or (CPU_INDEX if build else "")
     more = ["--extra-index-url", index] if index else []
@@ -202,16 +200,16 @@ def _install_verified(hashes: Path, by: Installer, extras: tuple[str, ...]) -> N
         by.install("--no-index", "--no-build-isolation", "-e", course, alone=True)
     except Refusal as refusal:
         raise Refusal(
-            f"HASHES={hashes} does not list all that is needed: {refusal.cause}",
-            "python -m tools.hashes FOLDER_OF_PACKAGES FILE writes such a file; FOLDER has to hold "
+            f"HASHES={hashes} does not list all needed packages ({refusal.cause})",
+            "python -m tools.hashes FOLDER_OF_PACKAGES FILE creates such a file. FOLDER must hold "
             "everything (pip download fills it)",
         ) from None
 
 
 def end(child: subprocess.Popen, patience: float = 0.0) -> None:
-    """Leave no child behind: time to end by itself (Ctrl-C reached it too), requests, a kill.
+    """Leave no child behind: wait (Ctrl-C reached it too), then send requests, then kill.
 
-    SIGINT before SIGTERM: pip and pytest clear their folders away on the first alone.
+    SIGINT comes before SIGTERM, because pip and pytest clean up only after the former.
     """
     interrupt = partial(child.send_signal, signal.SIGINT)
     steps = ((None, patience), (interrupt, 5.0), (child.terminate, 5.0), (child.kill, 5.0))

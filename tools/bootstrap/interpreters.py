@@ -1,4 +1,4 @@
-"""Which Python an environment is made from: the first that fits wins. No lesson derives it."""
+"""The choice of the Python for an environment: the first suitable one. No lesson derives it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(json.dumps({
 
 
 class Interpreter(NamedTuple):
-    """A Python that answered."""
+    """A Python that was found and runs."""
 
     path: str
     version: tuple[int, ...]
@@ -42,7 +42,7 @@ class Interpreter(NamedTuple):
 
 
 def ask(command: str) -> Interpreter | None:
-    """What `command` says of itself; None if it does not run (a version manager's shim may not)."""
+    """Ask `command` for its version; None if it does not run (a version manager's shim may not)."""
     try:
         answer = subprocess.run(
             [command, "-I", "-c", _QUESTION], capture_output=True, text=True, timeout=30, check=True
@@ -54,7 +54,7 @@ def ask(command: str) -> Interpreter | None:
 
 
 def choose() -> Interpreter:
-    """The Python named by PYTHON, else the first of NAMES that fits, those with venv first."""
+    """Choose the Python in PYTHON, else the first suitable of NAMES, those with venv first."""
     named = os.environ.get("PYTHON")
     answers = [one for one in map(ask, [named] if named else NAMES) if one is not None]
     fitting = sorted((one for one in answers if one.fits), key=lambda one: not one.venv)
@@ -62,20 +62,20 @@ def choose() -> Interpreter:
         what = f"is Python {answers[0].dotted}" if answers else "does not run for you"
         raise Refusal(
             f"PYTHON={named} {what}; the course needs {SPAN}.",
-            "give the full path of another, or leave PYTHON unset",
+            "give the full path of a different Python, or unset PYTHON",
         )
     if not fitting:
         seen = ", ".join(sorted({one.dotted for one in answers})) or "none at all"
         raise Refusal(
-            f"The course needs Python {SPAN}; found on this PATH: {seen}.",
-            "install one (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install "
-            "python@3.12; a cluster: module avail python), then PYTHON=/path/to/it make ...",
+            f"The course needs Python {SPAN}, but this PATH has {seen}.",
+            "install one by apt install python3 python3-venv (Debian, Ubuntu), brew install "
+            "python@3.12 (macOS) or module load (cluster), then PYTHON=/path/to/it make ...",
         )
     if not fitting[0].venv and shutil.which("uv") is None:
         raise Refusal(
             f"Python {fitting[0].dotted} ({fitting[0].path}) has no venv module with ensurepip, so "
-            "no environment can be made.",
-            "Debian, Ubuntu: apt install python3-venv; without root: install uv, or "
+            "no environment can be created.",
+            "on Debian or Ubuntu, apt install python3-venv; without root, install uv, or use "
             "PYTHON=/path/to/another make ...",
         )
     return fitting[0]

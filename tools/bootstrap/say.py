@@ -1,7 +1,7 @@
-"""How the bootstrap speaks: one line a step, and a refusal that carries its remedy.
+"""The messages of the bootstrap: one line per step, and refusals with a remedy.
 
-Every way in which setting up can fail ends in a Refusal: what happened, then what to do.
-No lesson derives it.
+Every possible failure of the setup ends in a Refusal that states the cause and the remedy. No
+lesson derives it.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ import time
 
 
 class Refusal(Exception):
-    """Setting up cannot go on: the cause, and what the reader can do about it."""
+    """The error if the setup cannot continue, with its cause and the reader's remedy."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause}\nRemedy: {remedy}")
         self.cause = cause
         self.remedy = remedy
-        self.halfway = False  # whether packages may have been left half-written
+        self.halfway = False  # True if packages may be incomplete
 
 
 def say(text: str) -> None:
-    """One step, at once, even into a pipe."""
+    """Print one step immediately, even into a pipe."""
     print(f"[course] {text}", flush=True)
 
 
 def complain(text: str) -> None:
-    """The same on stderr, after everything already said."""
+    """Print to stderr, after all earlier output."""
     sys.stdout.flush()
     print("\n".join(f"[course] {line}" for line in text.splitlines()), file=sys.stderr, flush=True)
 
 
 class Watch:
-    """Seconds since it was made, in words; and what its programs have had of the processors."""
+    """The seconds since its creation, in words, and the processor time of its programs."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -41,7 +41,7 @@ class Watch:
 
     @property
     def worked(self) -> str:
-        """Processor time of the programs that have ended since, user and system."""
+        """Processor time (user and system) of the programs that have ended since."""
         return in_words(_of_children() - self._worked)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""An environment that somebody else keeps (COURSE_VENV): looked over, never changed.
+"""A shared environment (COURSE_VENV) that is only checked and never changed.
 
-A cluster's or a workshop's environment may be read-only and need not hold course_lib itself.
-No lesson derives it.
+A cluster's or workshop's environment may be read-only and need not contain course_lib. No lesson
+derives it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ print(json.dumps(wrong))
 
 
 def check(root: Path, folder: Path, wanted: tuple[str, ...]) -> Environment:
-    """The environment in `folder`, if it has what the extras `wanted` ask for; else a Refusal."""
+    """Return the environment in `folder` if it satisfies the extras `wanted`; else a Refusal."""
     python = python_of(folder)
     found = ask(str(python))
-    unset = "unset COURSE_VENV to have .venv made here"
+    unset = "unset COURSE_VENV to create .venv here"
     if found is None or not found.fits:
-        has = f"has Python {found.dotted}" if found else f"holds no Python that runs ({python})"
+        has = f"has Python {found.dotted}" if found else f"has no working Python ({python})"
         raise Refusal(
             f"COURSE_VENV={folder} {has}; the course needs {SPAN}.",
             f"name the folder of an environment (with bin/python in it) that you may read; {unset}",
@@ -60,14 +60,14 @@ def check(root: Path, folder: Path, wanted: tuple[str, ...]) -> Environment:
     if answer.returncode != 0:
         last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise Refusal(
-            f"COURSE_VENV={folder} could not be looked over: {last}",
-            f"pip or packaging has to be in it; or {unset}",
+            f"COURSE_VENV={folder} could not be checked: {last}",
+            f"it must contain pip or packaging; or {unset}",
         )
     wrong = json.loads(answer.stdout)
     if wrong:
         raise Refusal(
-            "\n  ".join([f"COURSE_VENV={folder} is not enough (it is never changed):", *wrong]),
-            f"its keeper runs: {python} -m pip install -c constraints.txt "
+            "\n  ".join([f"COURSE_VENV={folder} is not sufficient (it is never changed):", *wrong]),
+            f"its owner can run {python} -m pip install -c constraints.txt "
             f"'.[{','.join(wanted)}]'; or {unset}",
         )
     say(f"COURSE_VENV={folder}: all requirements are met")

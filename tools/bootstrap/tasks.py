@@ -1,7 +1,7 @@
-"""What each make target runs once its environment stands.
+"""The work of each make target after its environment is ready.
 
-Checks go on after one has failed, so that one run tells all; the exit code is honest.
-No lesson derives it.
+Checks continue after a failure, so that one run reports everything; the exit code reflects any
+failure. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .install import end
 from .say import Refusal, Watch, complain, say
 
 COURSE = "import sys; sys.argv[0] = 'course'; from course_classroom.cli import main; main()"
-NOTHING_COLLECTED = 5  # pytest's exit code where no test was found
+NOTHING_COLLECTED = 5  # pytest's exit code if no test was found
 # A file's tests share ranks and kernels, so a file is never split over processes.
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
-SLOWEST = ["--durations=15", "--durations-min=5"]  # what takes how long, at the end
-FAR_BACKSTOP = "900"  # seconds a cell may take before nbval ends it; ranks end far earlier
+SLOWEST = ["--durations=15", "--durations-min=5"]  # durations, reported at the end
+FAR_BACKSTOP = "900"  # seconds before nbval ends a cell; ranks end much earlier
 
 
 class Check(NamedTuple):
-    """What Python is started with; notebooks are told the world size that they run at."""
+    """A check's Python arguments; notebooks also get their world size."""
 
     name: str
     arguments: list[str]
@@ -40,7 +40,7 @@ RUFF = [
 
 
 def child_environment(root: Path, environment: Environment) -> dict[str, str]:
-    """The environment variables of everything that runs inside the environment."""
+    """Build the environment variables of all programs that run inside the environment."""
     kept = dict(os.environ)
     kept.pop("PYTHONHOME", None)
     kept.pop("PYTHONPATH", None)
@@ -54,13 +54,13 @@ def child_environment(root: Path, environment: Environment) -> dict[str, str]:
 
 
 def course(root: Path, environment: Environment, *arguments: str) -> int:
-    """The `course` command with these arguments, in the foreground."""
+    """Run the `course` command with these arguments in the foreground."""
     command = [str(environment.python), "-c", COURSE, *arguments]
     return _run(command, root, child_environment(root, environment))
 
 
 def lab(root: Path, environment: Environment) -> int:
-    """JupyterLab takes this process's place, so that Ctrl-C is a matter between it and the user."""
+    """Replace this process by JupyterLab, so that Ctrl-C goes directly to it."""
     command = [str(environment.python), "-c", COURSE, "lab", *_words("LAB_ARGS")]
     os.chdir(str(root))
     os.execve(command[0], command, child_environment(root, environment))
@@ -75,36 +75,36 @@ def bench(root: Path, environment: Environment) -> int:
 
 
 def accept_gpu(root: Path, environment: Environment) -> int:
-    """Everything on a node with GPUs, and one file that tells how it went."""
+    """Run everything on a node with GPUs, and write one file with the results."""
     command = [str(environment.python), "-m", "tools.accept_gpu", *_words("ACCEPT_ARGS")]
     return _run(command, root, child_environment(root, environment))
 
 
 def notebooks(root: Path, environment: Environment) -> int:
-    """Execute every notebook anew and write it back normalised."""
+    """Execute every notebook again and write it back normalised."""
     return course(root, environment, "notebooks")
 
 
 def test(root: Path, environment: Environment) -> int:
-    """ruff, pytest without the slow marks, every notebook strictly at world 2."""
+    """Run ruff, pytest without the slow marks, and every notebook strictly at world 2."""
     return _all(root, environment, [*RUFF, _pytest(), *_nbval(root, 2, "--nbval")])
 
 
 def test_all(root: Path, environment: Environment) -> int:
-    """The same with the slow marks, and every notebook at worlds 1, 3 and 4."""
+    """Run the same with the slow marks, and every notebook at worlds 1, 3 and 4."""
     checks = [*RUFF, _pytest("-m", ""), *_nbval(root, 2, "--nbval")]
     checks += [check for world in (1, 3, 4) for check in _nbval(root, world, "--nbval-lax")]
     return _all(root, environment, checks)
 
 
 def mutants(root: Path, environment: Environment) -> int:
-    """Put every mistake of the registry in; a test has to fail for each."""
+    """Insert each registered mistake; a test must fail for each."""
     command = [str(environment.python), "-m", "tests.mutants"]
     return _run(command, root, child_environment(root, environment))
 
 
 def _pytest(*more: str) -> Check:
-    # tests/conftest.py has put the longest first: pytest-xdist is to leave that order as it is.
+    # tests/conftest.py puts the longest first, so pytest-xdist must keep that order.
     words = ["-m", "pytest", *PARALLEL, "--no-loadscope-reorder", *SLOWEST, *more]
     return Check("pytest", [*words, *_words("PYTEST_ARGS")])
 
@@ -121,17 +121,17 @@ def _words(variable: str) -> list[str]:
 
 
 def _all(root: Path, environment: Environment, checks: list[Check]) -> int:
-    """Run every check, and say at the end how each went."""
+    """Run every check, and print a summary at the end."""
     lines, failed = [], []
     for check in checks:
         watch, variables = Watch(), child_environment(root, environment)
         say(f"--- {check.name}")
         with tempfile.TemporaryDirectory(prefix="course-ipython-") as folder:
-            if check.world:  # no profile of the user's, and nothing left in it
+            if check.world:  # not the user's profile, and nothing remains in it
                 variables.update(WORLD_SIZE=check.world, IPYTHONDIR=folder)
             code = _run([str(environment.python), *check.arguments], root, variables)
         word = f"FAILED (exit {code})" if code else "ok"
-        word = "FAILED: no test was found" if code == NOTHING_COLLECTED else word
+        word = "FAILED, no test was found" if code == NOTHING_COLLECTED else word
         lines.append(f"{check.name:<22} {word}, {watch} (of processors {watch.worked})")
         failed += [check.name] if code else []
     for line in lines:
@@ -142,7 +142,7 @@ def _all(root: Path, environment: Environment, checks: list[Check]) -> int:
 
 
 def _run(command: list[str], root: Path, variables: dict[str, str]) -> int:
-    """Run to the end; interrupted, give the child time to clear its ranks away, then end it."""
+    """Run to the end; after an interrupt, give the child time to end its ranks, then end it."""
     try:
         child = subprocess.Popen(command, cwd=str(root), env=variables)
     except OSError as error:

@@ -1,18 +1,10 @@
-"""Seconds of a step on a machine: compute, rings, what hides behind what, and two constants.
+"""The seconds of a step on a machine: compute, rings, overlap, and two fitted constants.
 
-In the order of reading: work, machine, costs, step, bars, published, presets, calibrate. Lesson 15.
+Reading order: work, machine, costs, step, bars, presets, calibrate. Lesson 15.
 """
 
 from course_lib.estimate.time.costs import Costs, ModelCounts, costs, costs_of_model
-from course_lib.estimate.time.machine import (
-    Constants,
-    Link,
-    Machine,
-    Place,
-    Rate,
-    Ring,
-    slowest,
-)
+from course_lib.estimate.time.machine import Constants, Link, Machine, Place, Rate, Ring, slowest
 from course_lib.estimate.time.step import Seconds, step_seconds
 from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
 

@@ -1,7 +1,7 @@
-"""Eight published bars, and the two constants that are fitted to them.
+"""Eight published bars of a chart, and the two constants that are fitted to them.
 
-Megatron-LM's weak scaling on DGX-2H nodes (Shoeybi et al. 2019, arXiv 1909.08053), GPT-2 models of
-1.2 to 8.3 billion parameters; docs/cost_model.md says what the residuals mean. Lesson 15.
+They show Megatron-LM's weak scaling on DGX-2H nodes (Shoeybi et al. 2019, arXiv 1909.08053) for
+GPT-2 models of 1.2 to 8.3 billion parameters. docs/cost_model.md explains the residuals. Lesson 15.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from course_lib.estimate.time.step import step_seconds
 from course_lib.gpt import Config
 
 LENGTH, VOCABULARY, ROWS, REPLICAS = 1024, 51200, 8, 64
-# Seconds of a ring's step, as NCCL's own model has them (src/graph/tuning.cc: ring, Simple).
+# Seconds of a ring's step in NCCL's own model (src/graph/tuning.cc: ring, Simple).
 NVLINK, PCIE, NETWORK = 3.4e-6, 5.7e-6, 9.6e-6
-BASELINE = 39e12  # flops per second of the smallest model on one GPU: what 100 % means
+BASELINE = 39e12  # flops per second of the smallest model on one GPU, which is 100 %
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One model on `tp` ranks, alone or in 64 replicas, and the efficiency that was published."""
+    """One model on `tp` ranks, in 1 or 64 replicas, and its published efficiency."""
 
     name: str
     hidden: int
@@ -50,7 +50,7 @@ REPLICATED = tuple(
 )
 BARS = ALONE + REPLICATED
 SETTING = Setting(ROWS, recompute=True, precision="float16")
-ONE = next(bar for bar in REPLICATED if bar.name == "4.2B")  # fitted beside those of tp alone
+ONE = next(bar for bar in REPLICATED if bar.name == "4.2B")  # fitted with the bars of 1 replica
 
 
 @lru_cache(maxsize=len(BARS))
@@ -60,9 +60,9 @@ def costs_of(bar: Bar) -> Costs:
 
 @lru_cache(maxsize=1)
 def dgx_2h() -> Machine:
-    """16 V100 on NVSwitch, 150 GB/s each in one direction, and 8 InfiniBand links of 100 Gb/s a
-    node. Products have the rate with which the smallest model comes to 39 TFLOP/s on one GPU, when
-    what is no product runs at the memory's 900 GB/s."""
+    """Describe nodes of 16 V100 GPUs on NVSwitch with 150 GB/s each in one direction, and 8
+    InfiniBand links of 100 Gb/s. The products' rate is chosen so that the smallest model reaches 39
+    TFLOP/s on one GPU, while all other operations run at the memory's 900 GB/s."""
     rates, links = (Rate(16, 1.0, 900e9),), (Link(150e9, NVLINK), Link(8 * 12.5e9, NETWORK))
     host = {"host": 16e9, "host_memory": 1536 * 10**9, "host_moved": 256e9}
     peaks = {"peak": 125e12, "single": 15.7e12, "precision": "float16"}
@@ -75,23 +75,23 @@ def dgx_2h() -> Machine:
 
 
 def percent(bar: Bar, constants: Constants) -> float:
-    """The efficiency that the model gives a bar: flops of a rank per second, over the baseline."""
+    """Predict the efficiency of a bar: a rank's flops per second in percent of the baseline."""
     step = step_seconds(costs_of(bar), dgx_2h(), constants)
     return 100 * costs_of(bar).passes.flops / step.total / BASELINE
 
 
 def residuals(constants: Constants, bars: Sequence[Bar] = BARS) -> list[float]:
-    """Points by which the model lies above each bar."""
+    """Compute the percentage points by which the prediction exceeds each bar."""
     return [percent(bar, constants) - bar.percent for bar in bars]
 
 
 @lru_cache(maxsize=8)
 def fit(bars: Sequence[Bar] = BARS, *, worst: bool = False) -> Constants:
-    """The constants of the least sum of squared residuals, or of the smallest `worst` one.
+    """Fit the constants by least squares, or with `worst` by the smallest maximum residual.
 
-    A grid that closes in on its best point: two numbers, and a surface without other valleys.
+    A grid narrows around its best point, because the misfit has one minimum.
     """
-    best, reach, spread = Constants(0.5, 0.05), 0.45, 0.05  # half the widths of what is looked at
+    best, reach, spread = Constants(0.5, 0.05), 0.45, 0.05  # half the widths of the grid
 
     def misfit(constants: Constants) -> float:
         found = residuals(constants, bars)

@@ -1,8 +1,8 @@
-"""Measures this machine: as many processes as it has cores, one thread each, every probe in turn.
+"""A measurement of this machine with one single-threaded process per core, probe by probe.
 
-A product, a small model's step, and messages are timed. Figures come of it, none of them fitted:
-what products reach, what the rest of a step moves, and α and β of a sum and of its halves, each
-while as many ranks work as there are cores. Of several turns the median counts. Lesson 15.
+The probes time a product, a small model's step, and messages. They give figures without a fit: the
+rate of products, the speed at which the rest of a step moves bytes, and α and β of an all-reduce
+and of its halves, while all ranks work. Medians of several turns count. Lesson 15.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from course_lib.ledger import forms
 from course_lib.step.losses import loss_sum
 
 TURNS = 9
-LIMIT = 300.0  # seconds for all of it
-SECONDS = "seconds.json"  # what the first rank leaves
-MOST_RANKS = 8  # processes: what more cores than that have in common with as many is enough
+LIMIT = 300.0  # seconds for the full calibration
+SECONDS = "seconds.json"  # the file that the first rank writes
+MOST_RANKS = 8  # processes, which are enough for machines with more cores too
 CONFIG = Config.gpt2(vocabulary=1024, length=64, hidden=192, layers=2, heads=4)
 LAYERS, TOKENS = 2, 512  # of the model whose step is timed
-MOST = 2e11  # flops of that step: some seconds of a core
-TIMES = 8  # how often a product, and a message, is made
+MOST = 2e11  # flops of that step, which take a core some seconds
+TIMES = 8  # repetitions of a product and of a message
 SMALL, LARGE = 1 << 10, 1 << 20  # elements of a message
 
 
 def calibrate(world: int = 0, *, like: Config | None = None, turns: int = TURNS) -> Machine:
-    """This machine's processors as ranks of one thread each; `world` processes measure, 0 for one
-    a core, with the widths of the model that it is to be `like`. Takes some seconds; other programs
-    that run meanwhile are measured along."""
+    """Measure this machine's processors with `world` single-threaded processes (0 means one per
+    core, at most 8) and the widths of the model `like`. This takes some seconds. Other programs
+    that run meanwhile change the result."""
     if not hasattr(os, "fork"):
-        raise ValueError("--calibrate needs Linux or macOS: ranks are processes here")
+        raise ValueError("--calibrate needs Linux or macOS, because ranks are forked")
     cores = cores_here()
     world = world or max(2, min(MOST_RANKS, cores))
     with tempfile.TemporaryDirectory(prefix="course-calibrate-") as folder:
@@ -56,11 +56,11 @@ def calibrate(world: int = 0, *, like: Config | None = None, turns: int = TURNS)
         try:
             while not started.join(max(0.0, end - time.monotonic())):
                 if time.monotonic() > end:
-                    raise TimeoutError(f"it is not done after {LIMIT:.0f} s")
+                    raise TimeoutError(f"it did not end within {LIMIT:.0f} s")
         except (mp.ProcessRaisedException, mp.ProcessExitedException, TimeoutError) as error:
             raise ValueError(
-                f"a process that measures this machine failed: {error}; or name a machine with "
-                "--machine"
+                f"a process that measures this machine failed: {error}. Name a machine with "
+                "--machine instead"
             ) from error
         finally:
             for process in started.processes:
@@ -70,19 +70,19 @@ def calibrate(world: int = 0, *, like: Config | None = None, turns: int = TURNS)
 
 
 def cores_here() -> int:
-    """That this process may use."""
+    """Count the cores that this process may use."""
     with contextlib.suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_here() -> int:
-    """Bytes of the host's memory."""
+    """Return the bytes of the host's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _rank(rank: int, world: int, like: Config | None, folder: str, turns: int) -> None:
-    # Before CUDA is asked for anything: this measures processors, and a GPU would be claimed.
+    # Set before CUDA is used, because this measures processors and must not claim a GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     ranks.start(rank, world, rendezvous=Path(folder) / "rendezvous", timeout=120, backend="gloo")
@@ -98,10 +98,10 @@ def _rank(rank: int, world: int, like: Config | None, folder: str, turns: int) -
         ranks.stop()
 
 
-# ---- what is timed
+# ---- the timed functions
 def sample(config: Config | None) -> tuple[Config, int]:
-    """(what is timed of a model: two layers in its own widths; rows), or of a small one where two
-    such layers take a core too long."""
+    """Return (config, rows) to time: two layers with the model's own widths, or a small model if
+    two such layers take a core too long."""
     if config is not None:
         layers, length = min(LAYERS, config.layers), min(config.length, TOKENS)
         few = config.changed(layers=layers, length=length, dropout=0.0, recompute=False)
@@ -111,7 +111,7 @@ def sample(config: Config | None) -> tuple[Config, int]:
 
 
 class Probe(NamedTuple):
-    """`run` is timed: by the first `ranks` at once, while the others sleep."""
+    """A function `run` to time. The first `ranks` ranks call it at once while the others sleep."""
 
     name: str
     run: Callable[[], object]
@@ -119,8 +119,8 @@ class Probe(NamedTuple):
 
 
 def probes(together: int, like: Config | None = None) -> list[Probe]:
-    """For one rank alone and for as many `together`, with the widths of the model that it is to be
-    `like`; all ranks of the default group call this."""
+    """Make the probes for one rank and for `together` ranks, with the widths of the model `like`.
+    All ranks of the default group must call this."""
     config, rows = sample(like)
     step = _step(config, rows)
     generator = torch.Generator().manual_seed(0)
@@ -148,7 +148,7 @@ def probes(together: int, like: Config | None = None) -> list[Probe]:
 
 
 def timed(probe: Probe) -> float:
-    """Seconds from when all ranks are ready to when all are done; gloo's wait sleeps meanwhile."""
+    """Measure the seconds from all ranks' start to their end; idle ranks sleep in gloo's wait."""
     dist.all_reduce(torch.zeros(1))
     began = time.perf_counter()
     if dist.get_rank() < probe.ranks:
@@ -160,7 +160,7 @@ def timed(probe: Probe) -> float:
 def machine(
     seconds: Mapping[str, float], world: int, cores: int, memory: int, like: Config | None = None
 ) -> Machine:
-    """What the probes' seconds say of a machine on which `world` ranks were at work."""
+    """Derive a machine from the probes' seconds, measured while `world` ranks worked."""
     rates = [_rate(seconds, "alone", 1, *sample(like))]
     inside, halves = Link(1e12), None
     if world > 1:
@@ -174,9 +174,9 @@ def machine(
 
 
 def _link(seconds: Mapping[str, float], name: str, world: int) -> Link:
-    """α and β from a small message and a large one, one after the other: a sum, or a scatter and a
-    gather. In a step each comes after work, and the ranks do not come to it together: what a small
-    message takes longer between products is its wait."""
+    """Compute α and β from a small and a large message, of an all-reduce or of its two halves. In a
+    step each message follows work, and the ranks do not arrive together. Therefore the extra time
+    of a small message between products is counted as its wait."""
     small, large = (seconds[f"{name}, {size}"] / TIMES for size in ("small", "large"))
     rounds = 2 if name == "sum" else 1
     sent = [rounds * forms.all_gather(world, 4 * (size // world)) for size in (SMALL, LARGE)]
@@ -187,14 +187,14 @@ def _link(seconds: Mapping[str, float], name: str, world: int) -> Link:
 
 
 def _rate(seconds: Mapping[str, float], when: str, ranks: int, config: Config, rows: int) -> Rate:
-    """Products' rate, and with it how fast the rest of the step went through its bytes."""
+    """Compute the products' rate, and the speed at which the rest of the step moves its bytes."""
     product = TIMES * 2 * rows * config.length * config.hidden * config.inner
     work, params = passes(config, rows, config.length), shape_of(config).params
     moved = work.forward.moved + work.backward.moved
     moved += update_bytes(params, width=4, master=False)
     took = seconds[f"step, {when}"]
     left = took - work.flops / product * seconds[f"product, {when}"]
-    # A product of its own may be slower than those of a step: what is left is a tenth at least.
+    # A separate product may be slower than those of a step, so at least a tenth is left.
     left = max(left, 0.1 * took)
     return Rate(ranks, work.flops / (took - left), moved / left)
 
@@ -217,7 +217,7 @@ def _step(config: Config, rows: int) -> Callable[[], None]:
 def _times(
     *calls: Callable[[], object], before: Callable[[], object] | None = None
 ) -> Callable[[], None]:
-    """`TIMES` calls, of each in turn."""
+    """Make a function that repeats the calls `TIMES` times, in turn."""
 
     def several() -> None:
         for i in range(TIMES):

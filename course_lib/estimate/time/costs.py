@@ -1,7 +1,7 @@
-"""What a step costs a rank before any machine is named: work, bytes of each axis, messages, tiers.
+"""The costs of a step on a rank, independent of any machine: work, bytes, messages and tiers.
 
-The bytes are those of the closed forms that the ledger is held to; nothing here is a curve of its
-own. Lesson 15.
+The bytes come from the closed forms that are tested against the ledger. This module fits no curves.
+Lesson 15.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import forms
 
-LOSS_SUMS = 2  # all-reduces of a loss whose vocabulary is cut: the largest logits, and two sums
+LOSS_SUMS = 2  # all-reduces of a loss over a sharded vocabulary: largest logits, and two sums
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one step of one rank.
+    """Costs of one step on one rank.
 
-    `passes` and `tp` are of a micro-batch, of which there are `times`, `dp` of the whole step:
-    bytes and messages by verb, where tp's gathers and scatters are `halves`; `last` the
-    bytes of the gradients that are ready when the backward has ended. `updated`: bytes that the
-    update reads and writes, on the device or, `away`, on the host; `down` and `up` cross to the
-    host and back, `files` to a disk and back.
+    `passes` and `tp` are per micro-batch, of which there are `times`, and `dp` is for the full
+    step. `tp` and `dp` map verbs to bytes and messages, with tp's gathers and scatters as `halves`.
+    `last` is the bytes of gradients that are ready only after the backward pass. `updated` is the
+    bytes that the update reads and writes, on the host if `away`. `down` and `up` are the bytes
+    moved to the host and back, and `files` the bytes read and written on a disk.
     """
 
     place: Place
@@ -52,22 +52,22 @@ class Costs:
     away: bool = False
     down: float = 0.0
     up: float = 0.0
-    fetches: bool = False  # what goes up are parameters on their way to their use
+    fetches: bool = False  # True if parameters go up just before their use
     files: float = 0.0
-    hidden: float = math.inf  # the model's, by which products are as fast as wide ones or slower
+    hidden: float = math.inf  # the model's hidden size, because narrow products are slower
 
 
 class ModelCounts:
-    """What follows from a model's parameters alone, whatever its rows are: counted once for each
-    tp, dp, stage and offload. Bytes of a step are those of its first micro-batch and so many more
-    for each further one. `rank` is one of dp; `keep`: bytes of parameters that may stay whole."""
+    """Counts that depend on a model's parameters but not on its rows, made once for each tp, dp,
+    stage and offload. A step's bytes grow linearly with its micro-batches. `rank` is the rank along
+    dp, and `keep` the bytes of parameters that may stay gathered."""
 
     def __init__(
         self, config: Config, setting: Setting, place: Place, rank: int = 0, keep: int | None = None
     ):
         self.offload, self.dp = setting.offload, place.dp
         self.keep = (LEAN if setting.lean else FAST) if keep is None else keep
-        # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
+        # Attention dropout is not counted, because fused kernels keep nothing for it.
         self.config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
         self.outline = _outline(self.config, place.tp, setting.dtype)
         how = {"precision": setting.precision, "offload": setting.offload}
@@ -75,14 +75,14 @@ class ModelCounts:
         self._known: dict[tuple[Callable, int], Mapping[str, float]] = {}
 
     def peak(self, setting: Setting, place: Place, length: int) -> int:
-        """Bytes of the GPU at the highest point of a step with the setting's rows."""
+        """Compute the GPU's peak bytes in a step with the setting's rows."""
         how = {"accumulate": setting.accumulate, "keep": self.keep, "held": self.held}
         cut = Cut(place.tp, 0, place.sequence)
         return step_peak(self.outline, setting.rows, length, cut=cut, **how).total
 
     def needs(self, setting: Setting, place: Place, length: int) -> Needs:
-        """What such a step takes of a rank and a node; what crosses between the tiers is left to
-        `moved`."""
+        """Compute a step's needs on a rank and a node, without the traffic between tiers, which
+        `moved` counts."""
         cut = {"tp": place.tp, "sequence": place.sequence}
         forward = kept(self.config, setting.rows, length, width=setting.width, **cut)
         tiers = self.held.by_tier(alive=True)
@@ -91,17 +91,17 @@ class ModelCounts:
         return Needs(self.peak(setting, place, length), forward.total, host, disk, sent)
 
     def dp_bytes(self, times: int) -> dict[str, float]:
-        """What a rank sends over dp in a step of so many micro-batches, by verb."""
+        """Count the bytes that a rank sends over dp in a step of `times` micro-batches, by verb."""
         return {} if self.dp == 1 else self._line(must_bytes, times)
 
     def moved(self, times: int) -> dict[str, float]:
-        """What crosses between the tiers."""
+        """Count the bytes that cross between the tiers."""
         if self.offload is None:
             return dict.fromkeys(("down", "up", "read", "written"), 0)
         return self._line(offload_bytes, times)
 
     def _line(self, form: Callable, times: int) -> dict[str, float]:
-        """A figure that grows by as much with each micro-batch, from its first two values."""
+        """Compute counts that are linear in the micro-batches from their first two values."""
         for k in (1, 2)[:times]:
             if (form, k) not in self._known:
                 how = {"accumulate": k, "keep": self.keep, "held": self.held}
@@ -113,7 +113,7 @@ class ModelCounts:
 
 @lru_cache(maxsize=32)
 def _outline(config: Config, tp: int, dtype: torch.dtype) -> GPT:
-    """Shapes that stages, offloads and replicas have in common."""
+    """Build the outline that all stages, offloads and replicas share."""
     return outline_of_rank(config, tp, dtype=dtype)
 
 
@@ -125,8 +125,8 @@ def costs(
     *,
     counted: ModelCounts | None = None,
 ) -> Costs:
-    """Of a step of `setting.accumulate` micro-batches of `setting.rows` sequences on each replica.
-    `counted`: what follows from the parameters, where it is known already."""
+    """Count the costs of a step of `setting.accumulate` micro-batches of `setting.rows` sequences
+    on each replica. `counted` has the parameters' counts, if made before."""
     counted = counted or ModelCounts(config, setting, place)
     config, held, k = counted.config, counted.held, setting.accumulate
     over_dp, moved = counted.dp_bytes(k), counted.moved(k)
@@ -143,7 +143,7 @@ def costs(
 def costs_of_model(
     model: Model, setting: Setting, place: Place, length: int, needs: Needs
 ) -> Costs:
-    """The same of any model, with the bytes of `needs` over dp and between the tiers."""
+    """Count a step's costs for any model; `needs` has the bytes over dp and between the tiers."""
     config, largest = model.config, model.shape_of_rank(place.tp).largest_layer * setting.width
     if config is not None:
         config = config.changed(recompute=setting.recompute)
@@ -170,7 +170,7 @@ def costs_of_model(
 def _decoder(
     config: Config, setting: Setting, place: Place, length: int
 ) -> tuple[Passes, dict[str, tuple[float, int]]]:
-    """(work of a micro-batch, messages over tp) of a decoder of ours, by its closed forms."""
+    """Count (a micro-batch's work, its messages over tp) for our decoder, with closed forms."""
     how = {"width": setting.width, "sequence": place.sequence}
     work = passes(config, setting.rows, length, tp=place.tp, **how)
     if place.tp == 1:
@@ -184,9 +184,9 @@ def _decoder(
 def _counted(
     model: Model, setting: Setting, place: Place, length: int
 ) -> tuple[Passes, dict[str, tuple[float, int]]]:
-    """The same of another family: two flops for each token and parameter that is in a product,
-    attention's pairs, and the bytes that a forward keeps, written and read once, in the backward
-    read once more. Over tp two passes have a sum for each layer that is cut by rows."""
+    """Count the same for other families: two flops per token and product parameter, attention's
+    pairs, and kept bytes, which are written once, read once, and read again in the backward pass.
+    Over tp, each row-parallel layer has an all-reduce in both passes."""
     theirs, tokens, tp = model.theirs(), setting.rows * length, place.tp
     pairs = 4.0 * tokens * length * theirs.attention_width / tp
     kept = model.kept(setting.rows, length, setting.dtype, tp=tp, sequence=place.sequence)
@@ -194,13 +194,13 @@ def _counted(
     flops = 2.0 * theirs.product_params(tp) * tokens + pairs
     forward = Work(flops, 2.0 * (blocks + ends), pairs)
     backward = Work(2 * flops, 1.5 * forward.moved, 2 * pairs)
-    if setting.recompute:  # not the head
+    if setting.recompute:  # but not the head
         head = 2.0 * theirs.head_params(tp) * tokens
         backward = backward.plus(Work(flops - head, 2.0 * blocks, pairs))
     work = Passes(forward, backward)
     if tp == 1:
         return work, {}
-    sums = theirs.sums * (3 if setting.recompute else 2) + 2  # and the table's, and the head's
+    sums = theirs.sums * (3 if setting.recompute else 2) + 2  # plus the table's and the head's
     sent = sums * forms.all_reduce(tp, tokens * theirs.config.hidden_size * setting.width)
     loss = loss_bytes(tokens, tp, setting.width)
     if place.sequence:
@@ -209,10 +209,10 @@ def _counted(
 
 
 def tp_messages(config: Config, place: Place) -> tuple[int, int]:
-    """(all-reduces, gathers and scatters) of a micro-batch over tp: two a block forward and two
-    backward, again where it is run again; the table's, the head's and the loss's.
+    """Count a micro-batch's messages over tp: (all-reduces, gathers plus scatters). A block has two
+    sums in each pass, and two more if it is recomputed. Embedding, head and loss add a few.
 
-    With sequence parallelism each of a layer is two halves, and norms' gradients are summed.
+    Sequence parallelism splits each sum of a layer into two halves, and sums the norms' gradients.
     """
     if place.tp == 1:
         return 0, 0
@@ -224,7 +224,7 @@ def tp_messages(config: Config, place: Place) -> tuple[int, int]:
 
 
 def _messages(verb: str, sent: float, place: Place, held: States) -> int:
-    """As many as so many bytes are of buckets (or units) of the mean size."""
+    """Count the messages for `sent` bytes, at the mean size of a bucket (or unit)."""
     buckets = held.partition.buckets
     whole = sum(bucket.padded * bucket.dtype.itemsize for bucket in buckets)
     each = forms.all_gather(place.dp, whole // place.dp) / len(buckets)
@@ -232,7 +232,7 @@ def _messages(verb: str, sent: float, place: Place, held: States) -> int:
 
 
 def _last(dp_bytes: Mapping[str, float], place: Place, held: States) -> float:
-    """Bytes of the message that waits for the end of the backward: the table's of words."""
+    """Count the bytes of the last message, which waits for the embedding table's gradient."""
     if not dp_bytes:
         return 0.0
     first = next(iter(held.outline.parameters()))

@@ -1,9 +1,9 @@
-"""A machine as the cost model sees it, and the seconds of a collective on its links.
+"""A machine in the cost model, and the seconds of a collective on its links.
 
-Every figure is a datum of the machine or was measured on it; the two constants that are fitted
-stand apart from it, in `Constants`. A ring takes α for every step and β for the bytes, by where its
-ranks are: those of one model lie side by side, so tp stays inside a node as long as it can, and the
-groups of dp that a node has part in share its links to the other nodes. Lesson 15.
+Every figure comes from the machine's data sheet or a measurement. The two fitted constants are
+separate, in `Constants`. A ring takes α per step and β per byte, which depend on the placement of
+its ranks. The ranks of one model are adjacent, so tp stays inside a node if it fits. The dp groups
+with ranks on a node share the node's links to other nodes. Lesson 15.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from course_lib.estimate.time.work import Work
 
 @dataclass(frozen=True)
 class Link:
-    """Bytes per second in one direction, and the seconds that each step of a ring takes at least:
-    1/β and α. Inside a node `bandwidth` is each rank's own, across nodes a node's. `wait`, where it
-    was measured apart: seconds in which a message waits once, for the last rank to come to it."""
+    """Bytes per second in one direction (1/β), and the minimum seconds of a ring's step (α).
+    `bandwidth` is per rank inside a node, and per node across nodes. `wait`, if it was measured
+    separately, is the time for which a message waits once until the last rank arrives."""
 
     bandwidth: float
     latency: float = 0.0
@@ -28,21 +28,22 @@ class Link:
     def __post_init__(self) -> None:
         if not self.bandwidth > 0 or not math.isfinite(self.bandwidth):
             raise ValueError(
-                f"a link of {self.bandwidth / 1e9:g} GB/s carries nothing: say what it has in one "
-                "direction, in GB/s; a machine without such a link leaves it out"
+                f"a link of {self.bandwidth / 1e9:g} GB/s carries nothing. State the bandwidth in "
+                "one direction, or leave the link out if the machine has none"
             )
         for name, value in (("latency", self.latency), ("wait", self.wait)):
             if not 0 <= value < 1:
-                raise ValueError(f"a {name} of {value:g} s has to lie from 0 to below 1 s")
+                raise ValueError(f"a {name} of {value:g} s has to be at least 0 and below 1 s")
 
 
 @dataclass(frozen=True)
 class Rate:
-    """With `ranks` at work on a node: what each of them does in a second.
+    """Speed of each rank while `ranks` ranks work on a node.
 
-    `flops` are those of wide products; with a model as narrow as `knee` they reach half as many.
-    `attention`: those of a fused attention, where it has a rate apart. `moved`: bytes of the data
-    sheet, or measured, of which operations that are no products reach the part `stream`."""
+    `flops` is the rate of wide products; a model with hidden size `knee` reaches half of it.
+    `attention` is the separate rate of fused attention, if any. `moved` is the memory's bytes per
+    second, from a data sheet or measured; operations other than products reach `stream` times this.
+    """
 
     ranks: int
     flops: float
@@ -52,7 +53,7 @@ class Rate:
     stream: float = 1.0
 
     def products(self, hidden: float = math.inf) -> float:
-        """Flops per second in the products of a model of this hidden size."""
+        """Compute the flops per second of products in a model of this hidden size."""
         return self.flops / (1 + self.knee / hidden)
 
     def seconds(self, work: Work, hidden: float = math.inf) -> float:
@@ -63,14 +64,13 @@ class Rate:
 
 @dataclass(frozen=True)
 class Machine:
-    """`gpus` ranks on a node with `memory` bytes each. `host`: bytes per second between a rank and
-    the host's memory; `host_moved`: what a node's processors move. `cores`, of a machine whose
-    ranks are processes on a CPU: with more ranks than cores each gets its part of one, and no
-    message is hidden, since it takes a core too. `halves`, where it was measured apart: what a
-    gather or a scatter gets of the link inside; `inside` is then what a sum gets. `peak` and
-    `single`: flops per second of the data sheet in 16 and in 32 bits. `rates` are those of
-    `precision`. `runs`: how many published runs were held beside the model, nine of ten of which it
-    predicts to within the part `within`."""
+    """A node with `gpus` ranks, and `memory` bytes for each. `host` is the bytes per second between
+    a rank and the host's memory, and `host_moved` the bytes per second that its processors move.
+    `cores` is set if ranks are processes on a CPU: ranks beyond the cores share them, and no
+    message is hidden, because it takes a core too. `inside` is the link for all-reduces, and
+    `halves`, if measured separately, for gathers and scatters. `peak` and `single` are the data
+    sheet's flops per second in 16 and 32 bits, and `rates` are for `precision`. For nine in ten of
+    `runs` published runs, the error is at most `within`."""
 
     name: str
     gpus: int
@@ -94,23 +94,23 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
-            raise ValueError(f"{self.gpus} GPUs a node: a machine has 1 or more")
+            raise ValueError(f"{self.gpus} GPUs per node: a machine has 1 or more")
         if self.memory < 1:
             raise ValueError(f"a GPU with {self.memory} bytes of memory holds nothing")
         if not self.rates:
-            raise ValueError(f"{self.name} says no rate: nothing can be timed on it")
+            raise ValueError(f"{self.name} has no rates, so no step can be timed on it")
 
     def rate(self, ranks: int) -> Rate:
-        """With so many ranks on a node: as it was measured for as many, or for the next fewer."""
+        """Return the rate measured with `ranks` ranks on a node, or the next smaller number."""
         fewer = [rate for rate in self.rates if rate.ranks <= ranks]
         return max(fewer, key=lambda rate: rate.ranks) if fewer else self.rates[0]
 
     def oversubscribed(self, ranks: int) -> float:
-        """How many ranks share a core, 1 where each has its own."""
+        """Compute the number of ranks per core, or 1 if each rank has its own core."""
         return max(1.0, ranks / self.cores) if self.cores else 1.0
 
     def in_precision(self, precision: str) -> Machine:
-        """With the rates of products in 32 bits, where the data sheet has them apart."""
+        """Return the machine in `precision`, with 32-bit rates only if the data sheet has them."""
         if precision != "float32" or self.precision == "float32" or not self.single:
             return self
         slower = self.single / self.peak
@@ -140,29 +140,29 @@ class Machine:
 
 @dataclass(frozen=True)
 class Constants:
-    """The two numbers of the cost model that no data sheet has.
+    """The two numbers of the cost model that no data sheet states.
 
-    `reach`: the part of a link's bandwidth that a ring of a collective gets, inside as across.
-    `spread`: the standard deviation of the ranks' speeds, relative; a step lasts as long as the
-    slowest of its ranks needs.
+    `reach` is the fraction of a link's bandwidth that a ring reaches, inside and across nodes.
+    `spread` is the relative standard deviation of the ranks' speeds; a step lasts as long as its
+    slowest rank needs.
     """
 
     reach: float = 1.0
     spread: float = 0.0
 
     def wait(self, ranks: int) -> float:
-        """How much longer than the average rank the slowest of `ranks` takes, relative."""
+        """Compute the fraction by which the slowest of `ranks` ranks is slower than the average."""
         return self.spread * slowest(ranks)
 
 
 @lru_cache(maxsize=256)
 def slowest(n: int) -> float:
-    """The expected largest of n independent normal numbers, in standard deviations."""
+    """Compute the expected maximum of n independent normal numbers, in standard deviations."""
     if n < 2:
         return 0.0
     reach, steps = 10.0, 2000
     width = 2 * reach / steps
-    # E[max] is the integral of x dF(x)^n: by parts, of 1 - F^n above 0 less F^n below it.
+    # E[max] is the integral of x dF(x)^n, by parts that of 1 - F^n above 0 less F^n below 0.
     total = 0.0
     for i in range(steps):
         x = -reach + (i + 0.5) * width
@@ -173,7 +173,7 @@ def slowest(n: int) -> float:
 
 @dataclass(frozen=True)
 class Place:
-    """A world of `tp` · `dp` ranks on nodes of `gpus`, those of one model side by side."""
+    """A world of `tp` · `dp` ranks on nodes of `gpus` GPUs, with the ranks of a model adjacent."""
 
     tp: int
     dp: int
@@ -186,11 +186,11 @@ class Place:
 
     @property
     def ranks(self) -> int:
-        """Of a node."""
+        """The number of ranks on a node."""
         return min(self.gpus, self.world)
 
     def ring(self, axis: str) -> Ring:
-        """How the ring of one group of the axis lies over the nodes."""
+        """Describe how the ring of one group along the axis is placed on the nodes."""
         if axis == "tp":
             size, here = self.tp, min(self.tp, self.ranks)
             sharing = 1 if self.tp > self.ranks else self.ranks // self.tp
@@ -202,7 +202,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Ring:
-    """`size` ranks, `here` of them on each node, and `sharing` such rings on a node."""
+    """A ring of `size` ranks, `here` of them on each node, with `sharing` such rings per node."""
 
     size: int
     here: int
@@ -221,10 +221,10 @@ class Ring:
         messages: float,
         crowd: float = 1.0,
     ) -> float:
-        """Of `messages` in which a rank sends `sent` bytes in all.
+        """Compute the seconds of `messages` messages in which a rank sends `sent` bytes in total.
 
-        A node sends out what one of its ranks sends, once for each ring on it. Bytes are work of a
-        core, of which a rank has one part in `crowd`; a rank that waits leaves it to the others.
+        For each of its rings, a node sends as many bytes as one rank. Sending needs a core, which
+        `crowd` ranks share, but a waiting rank leaves the core to others.
         """
         if self.size < 2 or not (sent or messages):
             return 0.0
@@ -236,9 +236,9 @@ class Ring:
         if self.nodes > 1:
             if machine.across is None:
                 raise ValueError(
-                    f"a group of {self.size} ranks has {self.nodes} nodes with {machine.gpus} GPUs "
-                    f"each, and the link from {machine.name} to another is not known: say "
-                    "--gpus-per-node if they are in one, or describe the link in a file (across)"
+                    f"a group of {self.size} ranks needs {self.nodes} nodes with {machine.gpus} "
+                    f"GPUs each, but the link between nodes of {machine.name} is not known. Set "
+                    "--gpus-per-node if there is one node, or describe the link in a file (across)"
                 )
             across = self.sharing * sent / machine.across.bandwidth
             crossing = rounds * (self.nodes - 1)

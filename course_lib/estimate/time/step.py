@@ -1,7 +1,7 @@
-"""Seconds of a step: compute, what its messages take, and what of them the backward hides.
+"""The seconds of a step: compute, messages, and their part hidden behind the backward pass.
 
-The all-reduces of tp block, since the next product needs their sum. Gradients over dp go while the
-backward works, all but the last, which nothing is left to hide. Lesson 15.
+All-reduces over tp block, because the next product needs their sum. Gradients over dp move during
+the backward pass, except the last message, after which no work is left to hide it. Lesson 15.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from course_lib.estimate.time.work import Work
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of one step. `dp` and `tiers` are what nothing hides; `hidden` is what the rest of a step
-    does, and no part of `total`; `wait` is for the slowest rank."""
+    """Seconds of one step. `dp` and `tiers` are exposed, `hidden` is overlapped and not part of
+    `total`, and `wait` is the time spent on the slowest rank."""
 
     compute: float
     wait: float
@@ -36,7 +36,7 @@ class Seconds:
 
 
 def step_seconds(costs: Costs, machine: Machine, constants: Constants) -> Seconds:
-    """How long a step lasts on the machine."""
+    """Predict the seconds of a step on the machine."""
     return _Step(costs, machine, constants).seconds()
 
 
@@ -67,8 +67,8 @@ class _Step:
         return ring.seconds(self.machine, self.constants, verb, sent, messages, self.crowd)
 
     def behind(self, took: float, least: float, room: float) -> float:
-        """What shows of messages that take `took`, while `room` seconds of work go on; of the last
-        one, `least`, nothing is hidden."""
+        """Compute the exposed seconds of messages that take `took` seconds, with `room` seconds of
+        work. The last message takes `least` and is always exposed."""
         shown = max(least, took - room) if self.machine.overlaps else took
         self.hidden += took - shown
         return shown
@@ -81,32 +81,32 @@ class _Step:
         reduced = took.get("all_reduce", 0.0) + took.get("reduce_scatter", 0.0)
         gathered, k = took.get("all_gather", 0.0), costs.times
         last = self.over("dp", "reduce_scatter", costs.last, 1)
-        if costs.stage < 2:  # once, behind the backward of the last micro-batch
+        if costs.stage < 2:  # once, during the last micro-batch's backward pass
             return self.behind(reduced, last, backward) + gathered
-        if costs.stage == 2:  # each micro-batch's own
+        if costs.stage == 2:  # for each micro-batch
             return k * self.behind(reduced / k, last, backward) + gathered
-        half = gathered / k / 2  # units come ahead of their use, forward and backward
+        half = gathered / k / 2  # units are prefetched in both passes
         each = self.behind(half, 0.0, forward) + self.behind(half + reduced / k, last, backward)
         return k * each
 
     def over_tiers(self, forward: float, backward: float) -> float:
-        """What goes to the host and back: gradients behind the backward, parameters ahead of their
-        use; the host's own update, and files, while nothing else works."""
+        """Compute the exposed seconds of traffic to the host. Gradients move during the backward
+        pass, and parameters before their use. The host's update and files overlap with nothing."""
         costs, machine = self.costs, self.machine
         if not (costs.away or costs.fetches or costs.down or costs.up):
             return 0.0
         host = _known(
-            machine.host, f"of {machine.name} no link to the host's memory is known: --host GB/s"
+            machine.host, f"{machine.name} needs a figure for the link to the host's memory (host)"
         )
         down, up = costs.down / host, costs.up / host
         passes = costs.times * (forward + backward)
         shown = self.behind(down, 0.0, costs.times * backward) if costs.away else down
         shown += self.behind(up, 0.0, passes) if costs.fetches else up
         if costs.away:
-            why = f"how fast {machine.name}'s processors go through their memory is not known"
+            why = f"{machine.name} needs a figure for its processors' memory (host_moved)"
             shown += costs.updated * self.ranks / _known(machine.host_moved, why)
         if costs.files:
-            why = f"{machine.name} has no disk that states could lie on: --disk GB/s"
+            why = f"{machine.name} needs a figure for the disk that holds states (disk)"
             shown += costs.files * self.ranks / _known(machine.disk, why)
         return shown
 

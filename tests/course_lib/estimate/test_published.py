@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from course_lib.estimate.setting import Setting
-from course_lib.estimate.time import published
 from course_lib.estimate.time.costs import ModelCounts
 from course_lib.estimate.time.machine import Place
-from course_lib.estimate.time.presets import constants, dgx_a100, hgx_h100, hgx_h200
+from course_lib.estimate.time.presets import A100, H100, constants, dgx_a100, hgx_h100, hgx_h200
+from tools import published_runs as published
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cost_model.md").read_text()
 KINDS = {"H100": hgx_h100(), "A100": dgx_a100(), "H200": hgx_h200()}
@@ -66,7 +66,7 @@ def test_runs_that_fitted_fit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("gpu", "want"), [("H100", published.H100), ("A100", published.A100)])
+@pytest.mark.parametrize(("gpu", "want"), [("H100", H100), ("A100", A100)])
 def test_the_figures_are_those_of_the_fit(gpu, want):
     found = published.fit(of(gpu, fitted=True), KINDS[gpu], CONSTANTS)
     assert found[:4] == pytest.approx(want[:4], rel=0.01)

@@ -1,7 +1,7 @@
-"""Published training runs, and the four figures of a GPU that are fitted to half of them.
+"""Published training runs, and the fit of a GPU's four figures to half of them.
 
-MPT's tables (llm-foundry, scripts/train/benchmarking: FSDP, fused attention) are in published.csv;
-docs/cost_model.md says how far off the other half is. Lesson 15.
+published_runs.csv has MPT's tables (llm-foundry, scripts/train/benchmarking) and runs of five
+other sources. docs/cost_model.md names them, and the errors on the runs that are not fitted.
 """
 
 from __future__ import annotations
@@ -18,39 +18,19 @@ from typing import NamedTuple
 from course_lib.estimate.model import Model
 from course_lib.estimate.setting import Needs, Setting, moves
 from course_lib.estimate.time.costs import Costs, costs_of_model
-from course_lib.estimate.time.machine import Constants, Machine, Place, Rate
+from course_lib.estimate.time.machine import Constants, Machine, Place
+from course_lib.estimate.time.presets import Fitted
 from course_lib.estimate.time.step import step_seconds
 from course_lib.gpt import Config
 
-FILE = Path(__file__).with_name("published.csv")
-PER_NODE = 8  # GPUs, in the runs that are fitted
-
-
-class Fitted(NamedTuple):
-    """Of a GPU's peak what wide products and a fused attention reach, the hidden size at which
-    products reach half of theirs, and what part of the memory's bandwidth the rest gets. Of `runs`
-    nine in ten are predicted to within the part `within`."""
-
-    products: float
-    knee: float
-    attention: float
-    stream: float
-    runs: int = 0
-    within: float = 0.0
-
-    def rate(self, ranks: int, peak: float, moved: float) -> Rate:
-        how = {"attention": peak * self.attention, "knee": self.knee, "stream": self.stream}
-        return Rate(ranks, peak * self.products, moved, **how)
-
-
-H100 = Fitted(0.702, 314.0, 0.347, 0.493, 52, 0.10)
-A100 = Fitted(0.904, 479.0, 0.592, 0.695, 51, 0.08)
+FILE = Path(__file__).with_name("published_runs.csv")
+PER_NODE = 8  # GPUs per node in the fitted runs
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row: a decoder, of GPT-2's shapes without biases where it has no `inner`, otherwise of
-    Llama's; and the tokens that each GPU trained in a second."""
+    """One row: a decoder, and the tokens that each GPU trained per second. Without `inner` it has
+    GPT-2's shapes without biases, otherwise Llama's shapes."""
 
     source: str
     gpu: str
@@ -82,7 +62,7 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Of a step on each GPU."""
+        """Tokens of a step on each GPU."""
         return self.rows * self.accumulate * self.length // self.tp
 
 
@@ -111,13 +91,13 @@ def costs_of(run: Run) -> Costs:
 
 
 def error(run: Run, machine: Machine, constants: Constants) -> float:
-    """By which part the predicted speed is above the published one."""
+    """Compute the relative error of the predicted speed (positive if it is too high)."""
     took = step_seconds(costs_of(run), machine, constants).total
     return run.tokens / took / run.tokens_per_second - 1
 
 
 class Errors(NamedTuple):
-    """Of some runs: the median, what nine of ten are within, and both ends."""
+    """Errors of some runs: the median, the limit for nine in ten, and both ends."""
 
     runs: int
     median: float
@@ -134,8 +114,8 @@ def errors(runs: Sequence[Run], machine: Machine, constants: Constants) -> Error
 
 
 def fit(runs: Sequence[Run], machine: Machine, constants: Constants) -> Fitted:
-    """The four figures with which the errors' logarithms are least, one after the other, in steps
-    that become smaller; a run that is far off counts no more than one off by two thirds."""
+    """Fit the four figures to the least logarithms of errors, one after the other, in shrinking
+    steps. Runs that are far off count no more than a run that is off by two thirds."""
     best, steps = [0.7, 100.0, 0.4, 0.8], [0.1, 200.0, 0.15, 0.15]
     least, most = [0.05, 0.0, 0.05, 0.05], [1.0, math.inf, 1.0, 1.0]
 
