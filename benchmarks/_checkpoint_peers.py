@@ -1,6 +1,6 @@
 """Three trainings that are saved and loaded: ours, torch's FSDP2 and DCP, DeepSpeed's.
 
-Each with the settings that were best of those tried here; what that was stands beside them.
+Each uses the best settings of those that were tried here; a comment next to each lists them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from _zero_ways import Task, deepspeed_engine, update, verbs
 
 from course_lib import checkpoint, zero
 
-THREADS = 1  # of DCP's writer; 2 and 4 took as long, on two cores
+THREADS = 1  # for DCP's writer; 2 and 4 were no faster, on two cores
 
 
 @dataclass(frozen=True)
 class Way:
-    """`save` and `load` a training; its own weights, of which the sum says what they are."""
+    """The `save` and `load` of a training, and its weights, whose sum identifies the state."""
 
     save: Callable[[], object]
     load: Callable[..., object]
@@ -42,7 +42,7 @@ class Way:
 
     @torch.no_grad()
     def sum(self) -> float:
-        """Of the absolute weights, of the whole model."""
+        """Return the sum of the absolute weights of the full model."""
         total = torch.stack([one_norm(x).cpu() for x in self.weights()]).sum()
         if self.sharded:
             dist.all_reduce(total)
@@ -50,7 +50,7 @@ class Way:
 
 
 def one_norm(x: torch.Tensor) -> torch.Tensor:
-    """In float64, a piece at a time: a copy of a table would be the largest thing in memory."""
+    """Sum in float64 in pieces, since a copy of a table would dominate the memory."""
     pieces = x.reshape(-1).split(1 << 16)
     return torch.stack([piece.double().abs().sum() for piece in pieces]).sum()
 
@@ -94,10 +94,7 @@ def dcp(task: Task, folder: Path) -> Way:
         state = {"model": weights, "optimizer": states}
         writers.load(state, storage_reader=writers.FileSystemReader(place))
         set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
+            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
 
     return Way(save, load, lambda: [p.to_local() for p in model.parameters()], sharded=True)

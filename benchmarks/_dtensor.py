@@ -1,7 +1,7 @@
-"""torch's own tensor parallelism as a peer: DTensor's plans over our dense decoder.
+"""torch's own tensor parallelism as a peer: DTensor's plans for our dense decoder.
 
-Its fused qkv is the one thing that a plan cannot cut as it stands: its rows are put into the order
-in which torch.chunk gives each rank its heads' q, k and v.
+A plan cannot shard the fused qkv directly. So its rows are reordered such that torch.chunk gives
+each rank its heads' q, k and v.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["cut", "loss", "loss_parallel"]
 
 
 def cut(model: GPT, mesh: DeviceMesh, *, sequence: bool) -> GPT:
-    """The plan of torch's tutorial, laid over a dense GPT-2 in place."""
+    """Apply the plan of torch's tutorial to a dense GPT-2 in place."""
     n = mesh.size()
     for block in model.blocks:
         attention = block.attention
@@ -35,7 +35,7 @@ def cut(model: GPT, mesh: DeviceMesh, *, sequence: bool) -> GPT:
                 parts = whole.view(3, n, -1, *whole.shape[1:]).transpose(0, 1)
                 getattr(attention.qkv, name).copy_(parts.reshape(whole.shape).clone())
         attention.heads, attention.kv_heads = attention.heads // n, attention.kv_heads // n
-    # The residual between the layers: whole on every rank, or each rank's own tokens of it.
+    # The residual between the layers: replicated, or each rank's own tokens of it.
     between = Shard(1) if sequence else Replicate()
     into, out_of = (
         {"input_layouts": between, "use_local_output": True},
@@ -62,8 +62,8 @@ def cut(model: GPT, mesh: DeviceMesh, *, sequence: bool) -> GPT:
 
 
 def loss(logits: Tensor, targets: Tensor, mesh: DeviceMesh) -> Tensor:
-    """torch's cross_entropy of logits (t, v/tp) that stay cut; belongs under `loss_parallel`,
-    and so does its backward."""
+    """Compute torch's cross_entropy of logits (t, v/tp) that remain sharded; call it and its
+    backward under `loss_parallel`."""
     whole = logits
     if not isinstance(logits, DTensor):
         whole = DTensor.from_local(logits, mesh, [Shard(-1)], run_check=False)

@@ -1,7 +1,7 @@
-"""A benchmark that goes on without the method that is late or has failed, and names it.
+"""A benchmark that continues without a late or failed method, and names it.
 
-The ranks are started anew without that one; figures that were whole by then are kept. So a peer
-that hangs, raises or dies costs its own line in the table and no other's.
+The ranks are started again without that method, and the figures completed by then are kept. So a
+peer that hangs, raises or dies loses only its own line in the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import _start
 
 
 def document(name: str, file: str, workload: dict, runs: int, limit: float, **more: object) -> dict:
-    """What a benchmark's `steps` measures, in the shape that all benchmarks share."""
+    """Measure a benchmark's `steps`, and return the document format that all benchmarks share."""
     measured = run(workload["ranks"], file, "steps", limit=limit, workload=workload, runs=runs)
     return {
         "name": name,
@@ -29,28 +29,28 @@ def document(name: str, file: str, workload: dict, runs: int, limit: float, **mo
 
 
 def chosen(workload: dict, names: Sequence[str]) -> list[str]:
-    """The methods of a workload, which names them with commas between, or none for all."""
+    """Return the methods of a workload: names separated by commas, or all if there are none."""
     return workload["only"].split(",") if workload["only"] else list(names)
 
 
 def check_only(workload: dict, what: str, names: Sequence[str]) -> None:
-    """Refuse a method that there is not, and rows that the ranks cannot share evenly."""
+    """Refuse unknown methods, and batches that the ranks cannot divide evenly."""
     strange = [name for name in chosen(workload, names) if name not in names]
     if strange:
-        raise ValueError(f"only={','.join(strange)}: the {what} are {', '.join(names)}")
+        raise ValueError(f"only={','.join(strange)} is unknown; the {what} are {', '.join(names)}")
     if workload["batch"] % workload["ranks"]:
         raise ValueError(
-            f"batch={workload['batch']} is of all ranks together, and ranks={workload['ranks']} "
+            f"batch={workload['batch']} is the total over all ranks, but ranks={workload['ranks']} "
             "does not divide it; choose a multiple"
         )
 
 
 def run(world: int, file: str | Path, function: str, *, limit: float, **arguments) -> dict:
-    """`methods`, and where there are any, `notes` and `missing`: [{"name", "why"}, …].
+    """Run a benchmark and return `methods` and, if any, `notes` and `missing` ({"name", "why"}).
 
-    `function(me, without=…, measured=…, **arguments)` leaves out the methods named there, works in
-    `_progress.doing`, and hands figures to `_progress.finished`. `limit` is the seconds that one
-    method may take, all its turns together.
+    `function(me, without=…, measured=…, **arguments)` omits the methods named there, works in
+    `_progress.doing`, and passes figures to `_progress.finished`. `limit` is the maximum seconds of
+    one method over all its turns.
     """
     rows: list[dict] = []
     notes: list[str] = []
@@ -72,12 +72,12 @@ def run(world: int, file: str | Path, function: str, *, limit: float, **argument
         if fault.method is None or fault.method in without:
             if not rows:
                 raise fault
-            missing.append({"name": "all that was not measured yet", "why": str(fault)})
+            missing.append({"name": "everything not measured yet", "why": str(fault)})
             break
         missing.append({"name": fault.method, "why": str(fault)})
-        print(f"{fault.method} is left out: {fault}; the others go on", file=sys.stderr, flush=True)
+        print(f"{fault.method} is left out ({fault}); others go on", file=sys.stderr, flush=True)
         if rows and rows[0]["name"] == fault.method:
-            rows = []  # ratios to it; they are taken anew, to another method
+            rows = []  # ratios to it are invalid, so measure again with a different method first
     result = {"methods": rows}
     if notes:
         result["notes"] = list(dict.fromkeys(notes))

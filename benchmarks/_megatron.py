@@ -1,9 +1,9 @@
-"""Megatron-core as a peer, on GPUs and on a CPU: its groups, its GPT from our weights, its loss.
+"""Megatron-core as a peer, on GPUs and on a CPU: its groups, its GPT with our weights, its loss.
 
-Settings that a CPU needs: weights made on the host, no fused kernels, no groups of its own for
-gloo. Its tracker of random states is the one that tracks nothing: no dropout is on. Its sum of dX
-travels under the gradient of the weight, as it does by default; attention is the fused one of torch
-that all methods here use, since its own unfused one wants a buffer on a GPU.
+A CPU needs some settings: weights created on the host, no fused kernels, no separate gloo groups.
+Its random state tracker tracks nothing, because dropout is off. The sum of dX overlaps with the
+weight's gradient, as by default. Attention is torch's fused attention, as in all methods here,
+since Megatron-core's own unfused attention needs a buffer on a GPU.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from course_lib.gpt import GPT, Attention
 from course_lib.layout import span
 
 MISSING = (
-    "megatron-core is not installed here, so it is left out; it comes with the extra `bench` "
-    "(Linux alone): pip install -e '.[bench]' -c constraints.txt"
+    "megatron-core is not installed here, so it is left out. Install it (Linux only) with the "
+    "extra `bench`: pip install -e '.[bench]' -c constraints.txt"
 )
 
 
@@ -37,7 +37,7 @@ def installed() -> bool:
 
 
 def note() -> dict:
-    """What a result says, on standard error too, where the peer is missing."""
+    """Return a result's note, also printed to standard error, if the peer is missing."""
     if installed():
         return {}
     print(MISSING, file=sys.stderr)
@@ -46,12 +46,12 @@ def note() -> dict:
 
 @contextmanager
 def started(me: ranks.Me) -> Iterator[bool]:
-    """Its groups, for all ranks as one tensor-parallel group; False where it is not installed."""
+    """Start its groups, all ranks as one tensor-parallel group; yield False if not installed."""
     if not installed():
         yield False
         return
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="megatron")  # of what a CPU does without
+        warnings.filterwarnings("ignore", module="megatron")  # about features that a CPU lacks
         from megatron.core import parallel_state
         from megatron.core.tensor_parallel import random
 
@@ -64,7 +64,7 @@ def started(me: ranks.Me) -> Iterator[bool]:
 
 
 def joined(me: ranks.Me, stack: ExitStack, without: Sequence[str]) -> list[str]:
-    """Its groups for as long as the stack is open; the methods to leave out, it too if missing."""
+    """Start its groups while the stack is open; return the methods to omit (with it if missing)."""
     if "megatron-core" in without:
         return [*without]
     with _progress.doing("megatron-core"):
@@ -73,14 +73,14 @@ def joined(me: ranks.Me, stack: ExitStack, without: Sequence[str]) -> list[str]:
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Its loss of logits (t, v/tp) that the caller wants to keep: it writes into what it gets."""
+    """Compute its loss of a copy of the logits (t, v/tp), since it overwrites its input."""
     from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 
     return vocab_parallel_cross_entropy(logits.clone(), targets).mean()
 
 
 def model(dense: GPT, me: ranks.Me, dtype: torch.dtype):
-    """Its GPTModel with this rank's part of a dense GPT-2's weights, which has to divide evenly."""
+    """Create its GPTModel with this rank's shard of a dense GPT-2's weights (evenly divisible)."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
@@ -120,12 +120,12 @@ def model(dense: GPT, me: ranks.Me, dtype: torch.dtype):
         for name, own in _own_weights(dense, me):
             given.pop(name).copy_(own)
     if given:
-        raise RuntimeError(f"Megatron-core has parameters without a counterpart: {list(given)}")
+        raise RuntimeError(f"Megatron-core has parameters without a counterpart ({list(given)})")
     return made
 
 
 class FusedAttention(nn.Module):
-    """torch's attention, called as Megatron-core calls the one of its layer."""
+    """torch's attention with the interface that Megatron-core's layer calls."""
 
     def __init__(self, *_: object, **__: object):
         super().__init__()
@@ -137,7 +137,7 @@ class FusedAttention(nn.Module):
 
 
 def _own_weights(dense: GPT, me: ranks.Me) -> Iterator[tuple[str, Tensor]]:
-    """(Megatron-core's name, this rank's numbers) of every parameter."""
+    """Yield (Megatron-core's name, this rank's elements) for every parameter."""
 
     def own(whole: Tensor, dim: int = 0) -> Tensor:
         return whole.narrow(dim, *_piece(whole.shape[dim], me))
@@ -163,7 +163,7 @@ def _own_weights(dense: GPT, me: ranks.Me) -> Iterator[tuple[str, Tensor]]:
 
 
 def _by_head(whole: Tensor, attention: Attention) -> Tensor:
-    """Rows ordered all q, all k, all v to rows ordered head by head, each with its q, k and v."""
+    """Reorder rows from all q, all k, all v to head by head, each with its q, k and v."""
     rows = whole.view(3, attention.heads, attention.head_size, *whole.shape[1:])
     return rows.transpose(0, 1).reshape(whole.shape)
 

@@ -1,7 +1,7 @@
-"""A learner's notebook as the benchmark has it: a real kernel, two ranks, a check and its three.
+"""A learner's notebook in the benchmark: a real kernel, two ranks, a check and its three ranks.
 
-Memory is proportional (what processes share counts once among them), so that the parts add up to
-what the notebook costs its node.
+Memory is proportional (shared memory is divided among its processes), so the parts add up to the
+notebook's cost for its node.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from nbclient import NotebookClient
 
 from course_classroom.notebook.notebooks import kernel_over_files
 
-# Learners have this file, so it is wrong: only the last of all looks sees it, and a right one takes
-# as long.
+# Learners have this file, so the answer is wrong. Only the check's last look detects it, so it
+# takes as long as a right answer.
 ATTEMPT = """
 def mean_over_ranks(x, group):
     total = x.clone()
     dist.all_reduce(total, group=group)
     return total / 3
 """
-SETTLED = 6.0  # seconds after the first cell: a learner reads before the first check
+SETTLED = 6.0  # seconds after the first cell, because a learner reads before the first check
 
 
 class Notebook:
-    """A kernel that runs cells; as a context manager it ends with everything below it."""
+    """A kernel that runs cells; as a context manager it ends all of its processes."""
 
     def __init__(self) -> None:
         self._files = tempfile.TemporaryDirectory(prefix="course-bench-")
@@ -61,7 +61,7 @@ class Notebook:
         return time.perf_counter() - began
 
     def memory(self) -> dict[str, float]:
-        """Megabytes of the kernel and of all below it, by what they are."""
+        """Measure the megabytes of the kernel and its descendants, by kind."""
         kernel = psutil.Process(int(self.run("import os\nprint(os.getpid())")))
         parts = {"kernel": _share(kernel)}
         for process in kernel.children(recursive=True):
@@ -71,7 +71,7 @@ class Notebook:
 
 
 def learner(runs: int) -> dict:
-    """First and next check in seconds, medians of new notebooks, and one's memory after them."""
+    """Measure the first and the next check in seconds, and a notebook's memory afterwards."""
     check = "assert check('mean_over_ranks').name == 'a fixed number of ranks'"
     first, following, parts = [], [], {}
     for _ in range(runs):
@@ -92,7 +92,7 @@ def learner(runs: int) -> dict:
 
 
 def _kind(process: psutil.Process) -> str:
-    """What a process of the notebook is for."""
+    """Return the kind of a notebook's process."""
     try:
         words = " ".join(process.cmdline())
         if "course_lib.processes.preparer" not in words:

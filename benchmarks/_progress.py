@@ -1,7 +1,7 @@
-"""What each rank is busy with, written down as it goes: who is late or has failed has a name then.
+"""The progress of each rank, recorded continuously, so that a late or failed method has a name.
 
-A line when a method's turn begins and one when it ends, with the clock that all processes of a
-machine share; rank 0 also writes figures down as soon as they are whole.
+A rank writes a line when a method's turn begins and ends, with the clock that all processes of a
+machine share. Rank 0 also writes figures as soon as they are complete.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-FOLDER = "BENCH_FOLDER"  # the variable that names the folder which ranks and starter share
+FOLDER = "BENCH_FOLDER"  # the variable for the folder that ranks and starter share
 
 
 @contextlib.contextmanager
 def doing(name: str) -> Iterator[None]:
-    """This rank is at work for a method; what fails in the body fails in its name."""
+    """Record that this rank works for a method; an error in the body is attributed to it."""
     _write("begins", name)
     yield
     _write("ends", name)
 
 
 def made(makers: Mapping[str, Callable], without: Sequence[str]) -> dict:
-    """The methods, each made in its own name, but for those that are to be left out."""
+    """Create the methods, each under its own name, except those to omit."""
     methods = {}
     for name, make in makers.items():
         if name not in without:
@@ -37,7 +37,7 @@ def made(makers: Mapping[str, Callable], without: Sequence[str]) -> dict:
 
 
 def finished(rows: Sequence[Mapping], notes: Sequence[str] = ()) -> None:
-    """Figures that are whole, from rank 0: they stay, whatever fails after them."""
+    """Record complete figures from rank 0; they are kept whatever fails later."""
     if dist.get_rank() == 0:
         with (folder() / "finished").open("a") as file:
             file.write(json.dumps({"rows": rows, "notes": notes}) + "\n")
@@ -54,7 +54,7 @@ def _write(what: str, name: str) -> None:
 
 
 def read_finished(path: Path) -> tuple[list[dict], list[str]]:
-    """(rows, notes) so far; a line that was cut off by an end in the middle is left out."""
+    """Read (rows, notes) so far; an incomplete last line is ignored."""
     rows, notes = [], []
     for line in _lines(path / "finished"):
         rows += line["rows"]
@@ -63,8 +63,8 @@ def read_finished(path: Path) -> tuple[list[dict], list[str]]:
 
 
 def busy(path: Path, rank: int) -> tuple[str | None, float, float]:
-    """(the method that a rank is at work for, or None; seconds that it has taken so far, all turns
-    together; the clock at the last change)."""
+    """Return a rank's current method (or None), its seconds so far over all turns, and the clock at
+    the last change."""
     name, since, spent = None, 0.0, {}
     for what, who, at in _lines(path / f"doing-{rank}"):
         if what == "ends":

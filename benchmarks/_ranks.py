@@ -1,8 +1,8 @@
-"""Ranks for a benchmark: a process each, on one machine, and the methods timed in turn.
+"""Ranks for a benchmark: one process each, on one machine, with the methods timed in turn.
 
-Methods are interleaved in one group of processes, so that a slow minute of the machine meets them
-all; what counts is the median of the ratios pair by pair. Where two methods' losses differ they do
-not do the same work, and no figure of theirs is told.
+Methods are interleaved in one group of processes, so that a slow minute of the machine affects all
+of them. The result is the median of the paired ratios. If two methods' losses differ, they do
+different work, so their figures are not reported.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LEAST_RUNS = 5
 
 @dataclass(frozen=True)
 class Method:
-    """One step of a method, which gives its loss; what it holds between two steps.
+    """One step of a method, which returns its loss, and the objects that it holds between steps.
 
-    `alone`: rank 0 makes the step, and the other ranks sleep meanwhile. `threads` for each rank.
-    `made`: the losses of steps made already. `held`: bytes, where they were counted beforehand.
-    `bound`: a wider one than the others', for a method that rounds.
+    With `alone`, rank 0 makes the step while the other ranks sleep. `threads` is per rank. `made`
+    holds the losses of earlier steps, and `held` the bytes if they were counted before. `bound` is
+    a wider tolerance for a method that rounds.
     """
 
     step: Callable[[], float]
@@ -51,7 +51,7 @@ class Method:
 
 
 class OtherWork(RuntimeError):
-    """A method whose losses are not those of the first."""
+    """The error for a method whose losses differ from the first method's."""
 
     def __init__(self, why: str, method: str):
         super().__init__(why)
@@ -59,12 +59,12 @@ class OtherWork(RuntimeError):
 
 
 def check_even(workload: Mapping, *names: str) -> None:
-    """Refuse what the peers cannot cut; ours could."""
+    """Refuse sizes that the peers cannot shard evenly, although ours can."""
     uneven = [f"{name}={workload[name]}" for name in names if workload[name] % workload["ranks"]]
     if uneven:
         raise ValueError(
-            f"{', '.join(uneven)} cannot be cut evenly over ranks={workload['ranks']}, which "
-            "Megatron-core needs; choose multiples of it"
+            f"{', '.join(uneven)} cannot be sharded evenly over ranks={workload['ranks']}, but "
+            "Megatron-core needs this; choose multiples"
         )
 
 
@@ -77,12 +77,12 @@ def compare(
     main: str | Mapping[str, str] | None = None,
     limit: float = LIMIT,
 ) -> list[dict]:
-    """Each method's figures on this rank: seconds, the ratio to the first, messages, memory.
+    """Measure each method on this rank: seconds, ratio to the first method, messages, memory.
 
-    Step for step all losses have to agree within `bound`, relative. With `main`, the name of a
-    method (or of one for each), `against` says how long that one takes for each second of this one.
-    On a slow machine there are fewer turns than `runs`: none begins after `limit` seconds, but five
-    are made.
+    At each step all losses must agree within the relative `bound`. With `main` (one method, or one
+    per method), `against` is that method's time per second of this method. A slow machine makes
+    fewer turns than `runs`, because no turn starts after `limit` seconds, but at least five are
+    made.
     """
     began = time.monotonic()
     wider = {name: one.bound for name, one in methods.items() if one.bound is not None}
@@ -98,7 +98,7 @@ def compare(
     for turn in range(runs):
         if turn >= LEAST_RUNS and _late(began + limit):
             break
-        # Not one order over and over: a method would always follow the same other one.
+        # In changing order; otherwise a method would always follow the same other method.
         for name in random.Random(turn).sample(order, len(order)):
             with _progress.doing(name):
                 seconds[name].append(_timed(me, methods[name], losses[name]))
@@ -122,7 +122,7 @@ def compare(
 
 
 def paired(took: Sequence[float], reference: Sequence[float]) -> float:
-    """The median of the ratios of steps that were made in the same turn."""
+    """Return the median of the ratios of steps in the same turn."""
     return round(statistics.median(a / b for a, b in zip(took, reference, strict=True)), 4)
 
 
@@ -163,7 +163,7 @@ def as_text(result: dict) -> str:
 
 
 def _once(me: ranks.Me, method: Method, losses: list[float]) -> dict:
-    """Messages and memory of a step, after one that takes all first calls upon itself."""
+    """Measure messages and memory of a step, after a first step that absorbs all first calls."""
     _timed(me, method, losses)
     with ledger() as book:
         _timed(me, method, losses, settled=False)
@@ -183,7 +183,7 @@ def _once(me: ranks.Me, method: Method, losses: list[float]) -> dict:
 
 
 def _timed(me: ranks.Me, method: Method, losses: list[float], settled: bool = True) -> float:
-    """Seconds from a moment when all ranks are ready to one when all have made their step."""
+    """Return the seconds from when all ranks are ready until all have made their step."""
     takes_part = me.rank == 0 or not method.alone
     if takes_part and method.threads != torch.get_num_threads():
         torch.set_num_threads(method.threads)
@@ -200,14 +200,14 @@ def _timed(me: ranks.Me, method: Method, losses: list[float], settled: bool = Tr
 
 
 def _late(until: float) -> bool:
-    """Whether rank 0's clock is past that moment; all ranks have to go on or to stop."""
+    """Return True on all ranks if rank 0's clock is past that moment, so they decide alike."""
     late = torch.tensor([float(time.monotonic() > until)])
     dist.broadcast(late, 0)
     return bool(late)
 
 
 def _settle(me: ranks.Me) -> None:
-    """Return when every rank has come this far; gloo's wait sleeps, where NCCL's would spin."""
+    """Wait until every rank arrives here; gloo's wait sleeps, but NCCL's would spin."""
     if me.device.type == "cuda":
         torch.cuda.synchronize(me.device)
     dist.all_reduce(torch.zeros(1))
@@ -219,8 +219,8 @@ def _same(
     me: ranks.Me,
     wider: Mapping[str, float] | None = None,
 ) -> None:
-    """Refuse to compare methods that do not do the same work."""
-    if me.rank:  # what is done alone has no losses here
+    """Refuse to compare methods that do different work."""
+    if me.rank:  # steps of rank 0 only have no losses here
         return
     (first, expected), *others = losses.items()
     for name, found in others:
@@ -228,8 +228,8 @@ def _same(
         for step, (a, b) in enumerate(zip(found, expected, strict=True)):
             if not abs(a - b) <= most * abs(b):
                 raise OtherWork(
-                    f"step {step}: the loss of {name} is {a!r}, that of {first} {b!r}, further "
-                    f"apart than {most:g} of it; they do not do the same work, and a ratio of "
-                    "their times would say nothing. Were the weights or the data not the same?",
+                    f"step {step}: the loss of {name} is {a!r} but that of {first} is {b!r}, which "
+                    f"differ by more than {most:g}. The methods do different work, so the ratio of "
+                    "their times is meaningless. Check that weights and data are equal",
                     name,
                 )

@@ -1,6 +1,6 @@
-"""What `course bench scale` has measured as a table, as notes and as a picture.
+"""The results of `course bench scale` as a table, as notes and as a picture.
 
-The picture has the article's eight bars beside those of this machine, on one scale.
+The picture shows the article's eight bars next to those of this machine, on one scale.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ TITLE = "Scaling: measured here, and Megatron-LM's eight bars (arXiv 1909.08053)
 
 
 def notes(worlds: Sequence[Mapping], cores: int) -> list[str]:
-    """What limits a figure although no message does."""
+    """List limits of the figures that no message of the run mentions."""
     told = [
-        f"{one['ranks']} ranks share {cores} core(s): oversubscribed {one['oversubscribed']:g} "
-        f"times, so no efficiency can be above {1 / one['oversubscribed']:.0%} of what as many "
-        "cores would give"
+        f"{one['ranks']} ranks share {cores} core(s) (oversubscribed {one['oversubscribed']:g} "
+        f"times), so no efficiency can exceed {1 / one['oversubscribed']:.0%} of the value "
+        "with one core per rank"
         for one in worlds
         if one["oversubscribed"] > 1
     ]
     if any(one["device"] == "cuda" for one in worlds):
-        told.append("no prediction on GPUs: what is probed for one is this machine's processors")
+        told.append("no prediction on GPUs, because the probes measure this machine's processors")
     return told
 
 
@@ -39,12 +39,12 @@ def as_text(result: Mapping) -> str:
             f"{one['mfu']:6.1%} {one['bytes']['tp']['counted']:12,.0f} "
             f"{one['bytes']['dp']['counted']:12,.0f}"
         )
-    lines.append("bytes of rank 0 in a step; on every rank and axis equal to the closed forms")
+    lines.append("bytes of rank 0 per step (equal to the closed forms on every rank and axis)")
     return "\n".join([*lines, *result["notes"]])
 
 
 def picture(result: Mapping):
-    """The bars of this machine, strong and weak, beside the published ones and their model."""
+    """Draw this machine's bars, strong and weak, next to the published bars and their model."""
     from course_classroom.figures.scaling import ScalingBar, scaling_bars
     from course_lib.estimate.time import bars
 

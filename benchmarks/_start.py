@@ -1,7 +1,7 @@
 """Processes for a benchmark's ranks, on one machine: started, watched and ended.
 
-Whoever is late, raises or dies is named by the method that was in its turn. This file is also what
-each rank runs.
+A rank that is late, raises or dies is reported with the method of its turn. Each rank runs this
+file too.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ import torch
 from course_lib import ranks
 from course_lib.train.stop import end_with
 
-LIMIT = 600  # seconds for a method, all its turns together, unless --limit says otherwise
-BETWEEN = 300  # and for what belongs to none, such as the start
-# For all methods alike. Large pages: with small ones much of a step is the kernel clearing them.
-# One hardware queue: on a GPU, what is launched first begins first, a sum before the next product.
+LIMIT = 600  # seconds per method over all its turns, unless --limit differs
+BETWEEN = 300  # seconds outside all methods, such as the start
+# For all methods. Large pages, since the kernel would spend much of a step clearing small ones. One
+# hardware queue, so that a GPU starts work in launch order: a sum before the next product.
 TUNING = {"THP_MEM_ALLOC_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 class Fault(RuntimeError):
-    """Why ranks did not come to the end, and the method in whose turn that was, if in one's."""
+    """The reason why ranks did not finish, and the method of that turn, if there was one."""
 
     def __init__(self, why: str, method: str | None = None):
         super().__init__(why)
@@ -45,19 +45,19 @@ class Fault(RuntimeError):
 def run(
     world: int, file: str | Path, function: str, *, limit: float = LIMIT, **arguments
 ) -> list[dict]:
-    """What `function(me, **arguments)` of a benchmark's file returned on each rank."""
+    """Return the result of `function(me, **arguments)` in a benchmark's file for each rank."""
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:
         try:
             return attempt(world, file, function, folder, limit, arguments)
         except Fault as fault:
             of = "" if fault.method is None else f"{fault.method}: "
-            raise RuntimeError(f"a rank of the benchmark failed; see above. {of}{fault}") from fault
+            raise RuntimeError(f"a rank of the benchmark failed, see above. {of}{fault}") from fault
 
 
 def attempt(
     world: int, file: str | Path, function: str, folder: str, limit: float, arguments: Mapping
 ) -> list[dict]:
-    """The same, in a folder of the caller's; a Fault names who is to blame. No process is left."""
+    """Do the same in the caller's folder; a Fault names the cause. No process is left."""
     lifeline, ours = os.pipe()
     started = [
         subprocess.Popen(
@@ -70,9 +70,9 @@ def attempt(
                 "OMP_NUM_THREADS": "1",
                 **TUNING,
             },
-            stdout=2,  # what a peer's library prints is no part of the result
+            stdout=2,  # a peer's output is not part of the result
             pass_fds=[lifeline],
-            start_new_session=True,  # with what a peer may start, such as a compiler
+            start_new_session=True,  # includes a peer's processes, such as a compiler
         )
         for rank in range(world)
     ]
@@ -99,15 +99,15 @@ def _check_late(folder: Path, world: int, began: float, limit: float) -> None:
         name, spent, since = _progress.busy(folder, rank)
         if name is not None and spent > limit:
             raise Fault(
-                f"not done after {spent:.0f} s, and --limit allows a method {limit:g} s", name
+                f"not done after {spent:.0f} s, but --limit allows {limit:g} s per method", name
             )
         if name is None and time.monotonic() - max(began, since) > BETWEEN:
             raise Fault(f"rank {rank} was in no method's turn for {BETWEEN} s")
 
 
 def _check_ended(folder: Path, codes: Sequence[int | None]) -> None:
-    """Raise if a rank has failed: one that ended without a word is the cause, else the first that
-    raised; the others have lost it."""
+    """Raise if a rank has failed. The cause is a rank that ended without an error message, else the
+    first that raised; the other ranks only lost it."""
     causes = []
     for rank, code in enumerate(codes):
         record, name = folder / f"error-{rank}.json", _progress.busy(folder, rank)[0]
@@ -135,7 +135,7 @@ def _main(file: str, function: str, rank: str, world: str, folder: str) -> None:
         result = runpy.run_path(file)[function](me, **arguments)
         (Path(folder) / f"{rank}.json").write_text(json.dumps(result))
     except Exception as error:
-        first = (str(error).strip() or "without a word").splitlines()[0]
+        first = (str(error).strip() or "without a message").splitlines()[0]
         record = {"at": time.monotonic(), "why": f"{type(error).__name__}: {first}"}
         record["method"] = getattr(error, "method", None)
         new = Path(folder) / f".error-{rank}"

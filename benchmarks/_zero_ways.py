@@ -1,9 +1,9 @@
 """The methods of `course bench zero`: one training by torch's, our and DeepSpeed's engines.
 
-All have the same weights, data and fused AdamW. What a method holds is counted as what has come to
-be alive in the process since before it was made. The settings are the best of three or more that
-were tried for each method (two ranks on two cores, 2026-11-22); buckets have 25 MB for all, but
-where another size was faster. DeepSpeed's default bucket of 5e8 numbers would set 2 GB aside.
+All use the same weights, data and fused AdamW. A method holds the tensors that have become alive in
+the process since it was created. The settings are the best of at least three per method (two ranks
+on two cores, 2026-11-22). Buckets have 25 MB unless a different size was faster. DeepSpeed's
+default bucket of 5e8 elements would reserve 2 GB.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from course_lib.peers.ways.launched import quiet, variables
 from course_lib.peers.ways.setting import NotThere, WaySetting
 
 BATCHES = 8
-WARM = 3  # DDP's second step still broadcasts, and DeepSpeed's first steps differ from the others
+WARM = 3  # DDP's second step still broadcasts, and DeepSpeed's first steps differ from later steps
 MB = 1 << 20
-KEEP = 1 << 60  # bytes: everything stays from forward to backward
-BUCKET = {"reduce_bucket_size": 6_500_000}  # numbers: 25 MB
+KEEP = 1 << 60  # bytes; everything is kept from forward to backward
+BUCKET = {"reduce_bucket_size": 6_500_000}  # elements, which are 25 MB
 BUCKETS = {**BUCKET, "allgather_bucket_size": 6_500_000}
 STRICT = {
     "stage3_max_live_parameters": 0,
@@ -64,27 +64,27 @@ SETTINGS: dict[str, dict] = {
     "deepspeed-3-cpu": BUCKET,
     "deepspeed-3-nvme": BUCKET,
 }
-# Where its accelerator has no fp16, as on most CPUs, its files hold float32 parameters as bfloat16:
-# with weights so rounded, losses agree to this part.
+# Without fp16 on its accelerator, as on most CPUs, its files hold float32 parameters as bfloat16.
+# With weights rounded in this way, losses agree within this fraction.
 ROUNDS = {"deepspeed-3-nvme": 5e-3}
 MISSING = (
-    "deepspeed is not installed here, so it is left out; it comes with the extra `deepspeed`: "
+    "deepspeed is not installed here, so it is left out. Install it with the extra `deepspeed`: "
     "pip install -e '.[deepspeed]' -c constraints.txt"
 )
 NO_FILES = (
-    "deepspeed-3-nvme is left out: its asynchronous I/O is not compiled here and cannot be; it "
-    "needs a C++ compiler and libaio-dev"
+    "deepspeed-3-nvme is left out, because its asynchronous I/O is not compiled here and cannot "
+    "be; it needs a C++ compiler and libaio-dev"
 )
 
 
 @dataclass
 class Task:
-    """One rank's part of the work. `ending` undoes what a method has made, after its group."""
+    """One rank's part of the work. `ending` undoes a method's creation, after its group."""
 
     me: ranks.Me
     mesh: DeviceMesh
     dense: GPT
-    words: Tensor  # (batches, b, s + 1), other words on each rank
+    words: Tensor  # (batches, b, s + 1), different tokens on each rank
     folder: Path
     ending: ExitStack = field(default_factory=ExitStack)
     notes: list[str] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Task:
         backward: Callable[[Tensor], object] = Tensor.backward,
         update: Callable[[], object] = lambda: None,
     ) -> Callable[[], float]:
-        """One step after another on the same few batches; each gives this rank's loss."""
+        """Create a step function that trains on the same few batches and returns the loss."""
         made = 0
 
         def step() -> float:
@@ -131,17 +131,17 @@ def task(me: ranks.Me, workload: dict, folder: str) -> Task:
     words = torch.randint(workload["vocabulary"], shape, generator=drawn).to(me.device)
     made = Task(me, ranks.mesh(me, dp=me.world, tp=1), dense, words, Path(folder))
     gc.collect()
-    gc.freeze()  # what is there by now stays; to look for what is alive is then quick
+    gc.freeze()  # existing objects stay alive, so later searches are quick
     return made
 
 
 def bytes_alive() -> int:
-    """Of all tensors in this process, each storage once."""
+    """Count the bytes of all tensors in this process, each storage once."""
     return sum({memory_key(one): one.nbytes() for one in alive()}.values())
 
 
 def there(name: str) -> bool:
-    """Whether a method can run here."""
+    """Return True if a method can run here."""
     if not name.startswith("deepspeed"):
         return True
     try:
@@ -152,14 +152,14 @@ def there(name: str) -> bool:
 
 
 def note(names: Sequence[str]) -> list[str]:
-    """Why some of these methods are left out, if they are."""
+    """Explain why some of these methods are omitted, if any."""
     if all(map(there, names)):
         return []
     return [NO_FILES if there("deepspeed") else MISSING]
 
 
 def build(task: Task, name: str) -> Callable[[], float]:
-    """The step of a method, which trains and gives its loss."""
+    """Build the step of a method, which trains and returns its loss."""
     engine, _, rest = name.partition("-")
     if engine == "course_lib":
         return our_engine(task, name, *rest.split("-"))
@@ -187,7 +187,7 @@ def our_engine(task: Task, name: str, stage: str, place: str = "") -> Callable[[
         task.adamw(model.parameters()),
         stage=int(stage),
         mesh=task.mesh,
-        check=False,  # no peer looks at every gradient either
+        check=False,  # the peers do not check every gradient either
         **settings,
     )
     task.ending.callback(engine.close)
@@ -197,7 +197,7 @@ def our_engine(task: Task, name: str, stage: str, place: str = "") -> Callable[[
 
 
 def deepspeed_engine(task: Task, name: str, stage: str, place: str = ""):
-    """DeepSpeed's engine; clipping, which it does by default, is off."""
+    """Create DeepSpeed's engine without clipping, which is on by default."""
     os.environ.update(variables(task.me))
     deepspeed = with_deepspeed.started(task.me)
     model = task.model()
@@ -216,19 +216,19 @@ def deepspeed_engine(task: Task, name: str, stage: str, place: str = ""):
     with quiet():
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     task.ending.callback(engine.destroy)
-    # It calls torch's verbs by their old names, and each time a warning would be put into words.
+    # It calls torch's verbs by their old names, and each call would format a warning.
     warnings.filterwarnings("ignore", ".*is deprecated. Please use", FutureWarning)
     if place == "nvme":
-        rounded = "" if with_deepspeed.has_fp16() else "; float32 parameters are bfloat16 there"
+        rounded = "" if with_deepspeed.has_fp16() else ", with float32 parameters as bfloat16"
         task.notes.append(
-            f"{name}: files by its async_io, past the page cache{rounded}; its losses are held to "
-            f"{ROUNDS[name]:g}"
+            f"{name}: files by its async_io, past the page cache{rounded}. Its losses must agree "
+            f"within {ROUNDS[name]:g}"
         )
     return engine
 
 
 def update(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """torch's own way of ending a step."""
+    """Create torch's usual end of a step."""
 
     def step() -> None:
         optimizer.step()
@@ -238,9 +238,9 @@ def update(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def replicated(task: Task, parameters_as_bucket_view: bool | None = None, **settings):
-    """DDP, and ZeroRedundancyOptimizer, which has an option more. A step leaves the gradients to
-    the buckets that DDP keeps them in; we keep a view of each, since no other object tells that
-    those buckets are there."""
+    """Train with DDP, or with ZeroRedundancyOptimizer, which has one more option. A step leaves the
+    gradients in DDP's buckets; we keep a view of each, since no other object shows that the buckets
+    exist."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     ids = [task.me.device.index] if task.me.device.type == "cuda" else None
@@ -268,7 +268,7 @@ def replicated(task: Task, parameters_as_bucket_view: bool | None = None, **sett
 
 
 def fsdp2(task: Task, *, reshard: bool, ahead: int) -> Callable[[], float]:
-    """Each block and each table is a unit, and so is the rest; `ahead` units are prefetched."""
+    """Shard each block, each table and the rest as units; `ahead` units are prefetched."""
     from torch.distributed.fsdp import fully_shard
 
     model = task.model()

@@ -1,8 +1,8 @@
-"""Checkpoints of a sharded training, beside their peers: `course bench checkpoint`.
+"""Checkpoints of a sharded training, compared with peers: `course bench checkpoint`.
 
 The same model and AdamW, sharded over the ranks: our stage 2, torch's distributed.checkpoint of an
-FSDP2 model, DeepSpeed's stage 2. A save ends with its bytes on the disk: what a peer leaves in the
-page cache is synced, and that counts. A load begins from weights that were set to zero.
+FSDP2 model, DeepSpeed's stage 2. A save ends when its bytes are on the disk, so a peer's page cache
+is synced within the time. A load starts from weights that were set to zero.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ WORKLOAD = {
     "batch": 4,  # of all ranks together
     "vocabulary": 8192,
     "dtype": "float32",
-    "only": "",  # course_lib, torch-dcp, deepspeed with commas between; nothing: all
+    "only": "",  # course_lib, torch-dcp, deepspeed, separated by commas; empty means all
 }
 RUNS = 15
-SECONDS = 120  # for the turns of one group; on a slow machine there are fewer of them
+SECONDS = 120  # for the turns of one group; a slow machine makes fewer turns
 WAYS = ("course_lib", "torch-dcp", "deepspeed")
 VERBS = ("save", "load")
-BOUND = 1e-5  # of the sums of the weights: one step of fused AdamW from other sums of gradients
+BOUND = 1e-5  # for sums of weights: one fused AdamW step from gradients in a different order
 
 
 def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
@@ -54,7 +54,7 @@ def check(workload: dict) -> None:
 def steps(
     me: ranks.Me, workload: dict, runs: int, without: Sequence[str], measured: Sequence[str]
 ) -> None:
-    """Both verbs of every way: all saves in turns, then all loads."""
+    """Measure both verbs of every way: all saves in turns, then all loads."""
     if me.rank == 0:
         (_progress.folder() / "files").mkdir()
     task = _zero_ways.task(me, workload, str(_progress.folder() / "files"))
@@ -66,7 +66,7 @@ def steps(
             print(_zero_ways.MISSING, file=sys.stderr, flush=True)
     for verb in VERBS:
         names = {f"{way}-{verb}": way for way in ways}
-        if verb == "load":  # as the peers load, which look at no checksum
+        if verb == "load":  # like the peers, which check no checksum
             names["course_lib-load-unverified"] = "course_lib"
         done = {*without, *measured}
         first, *others = names
@@ -89,7 +89,7 @@ def steps(
 
 
 def method(task: _zero_ways.Task, way: str, verb: str, name: str) -> _ranks.Method:
-    """A way's training after a step, saved once; then its verb."""
+    """Create a way's training after one step, save it once, and return its verb."""
     if task.me.rank == 0:
         print(f"making {name}", file=sys.stderr, flush=True)
     before = _zero_ways.bytes_alive()
@@ -105,5 +105,5 @@ def method(task: _zero_ways.Task, way: str, verb: str, name: str) -> _ranks.Meth
 def as_text(result: dict) -> str:
     lines = [_ranks.as_text(result)]
     for row in result["methods"]:
-        lines.append(f"{row['name']}: {row['disk_mb']:.1f} MB on the disk")
+        lines.append(f"{row['name']}: {row['disk_mb']:.1f} MB on disk")
     return "\n".join(lines)

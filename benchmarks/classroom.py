@@ -1,7 +1,7 @@
-"""How long a learner waits: for ranks, for a cell, after a hang or a death, for a check.
+"""A learner's waiting times: for ranks, for a cell, after a hang or a death, for a check.
 
-Seconds on the machine at hand, medians of nine, and a notebook's memory; `course bench classroom`
-prints them. Times depend on what else the machine does, so nothing in the tests asserts them.
+Seconds on this machine (medians of nine) and a notebook's memory; `course bench classroom` prints
+them. Times depend on the machine's other work, so no test asserts them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from course_classroom.ranks.cluster import Cluster
 from course_classroom.ranks.wire import KERNEL
 from course_lib import processes as prepared
 
-RUNS = 9  # times that each figure is measured; its median counts
+RUNS = 9  # measurements per figure; their median is used
 DEADLINE = 3.0
 GREET = "x = torch.ones(1)\ndist.all_reduce(x)\nassert x.item() == world"
-# A rank that no interrupt reaches, as inside native code that does not return: it has to be killed.
+# A rank that ignores interrupts, as in native code that does not return, so it must be killed.
 HANG = """
 import signal, time
 if rank == 1:
@@ -67,12 +67,12 @@ def as_text(result: dict) -> str:
     meaning = {
         "ready_2": "two ranks started, first all-reduce done",
         "ready_4": "four ranks started, first all-reduce done",
-        "warm_2": "two ranks started, the prepared process being up",
-        "warm_4": "four ranks started, the prepared process being up",
-        "cell": "a cell with nothing in it",
-        "recover_hang": "past the deadline of a hang, until an all-reduce works",
+        "warm_2": "two ranks started from a running prepared process",
+        "warm_4": "four ranks started from a running prepared process",
+        "cell": "an empty cell",
+        "recover_hang": "from a hang's deadline until an all-reduce works",
         "recover_death": "from a killed rank until an all-reduce works",
-        "first_check": "a notebook's first check, its judge's ranks included",
+        "first_check": "a notebook's first check, including its judge's ranks",
         "next_check": "the same check again",
     }
     figures = result["figures"]
@@ -88,7 +88,7 @@ def median(once: Callable[[], float], runs: int) -> float:
 
 
 def ready(world: int, runs: int) -> float:
-    """From nothing: what is imported once is imported within the time."""
+    """Measure a start from nothing, including the imports that later starts share."""
 
     def once() -> float:
         prepared.close()
@@ -123,7 +123,7 @@ def recover(cluster: Cluster, fault: str, deadline: float) -> float:
     began = time.perf_counter()
     ended = cluster.run(fault, deadline=deadline or 30.0, checked=False)
     if not ended.failed:
-        raise RuntimeError("the fault that should be measured did not happen")
+        raise RuntimeError("the fault to be measured did not happen")
     expect_good(cluster)
     return time.perf_counter() - began - deadline
 

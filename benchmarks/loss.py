@@ -1,9 +1,9 @@
-"""The loss of logits cut over the vocabulary, beside what else one can do: `course bench loss`.
+"""The loss of logits sharded over the vocabulary, compared with peers: `course bench loss`.
 
-Forward and backward from the same logits: ours; all logits gathered, then torch's; DTensor under
-`loss_parallel`; Megatron-core's, with the copy that it needs, since it writes into the caller's
-logits. `course_lib-fused` makes the logits as well, from states and head, a few tokens at a time:
-beside it belongs `course_lib-head`, the product and then the loss.
+Forward and backward from the same logits by four methods. They are ours, torch's on gathered
+logits, DTensor under `loss_parallel`, and Megatron-core's with a copy, since it overwrites the
+logits. `course_lib-fused` also computes the logits, from states and head, a few tokens at a time.
+Compare it with `course_lib-head`, which computes the product and then the loss.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from course_lib.tensor_parallel.products import column_products
 
 WORKLOAD = {"ranks": 2, "tokens": 2048, "vocabulary": 50304, "hidden": 128, "dtype": "float32"}
 RUNS = 15
-# One forward of the same numbers: sums of up to a vocabulary of them, taken in another order.
+# One forward pass on the same inputs; sums over the vocabulary in a different order.
 BOUNDS = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 1e-2}
 as_text = _ranks.as_text
 

@@ -1,8 +1,8 @@
-"""What it is worth to send the sum of dX under the weight's gradient: one layer cut by columns.
+"""The gain from overlapping the sum of dX with the weight's gradient: one column-parallel layer.
 
-`course bench overlap`: the same layer, forward and backward, once waiting for the sum before the
-gradient of the weight is computed, once after. Messages, bytes and losses are equal; only the order
-differs. The layer is narrow, so that its message is a fair part of its time on one machine too.
+`course bench overlap` runs the same layer, forward and backward, once waiting for the sum before it
+computes the weight's gradient, and once after. Messages, bytes and losses are equal; only the order
+differs. The layer is narrow, so that its message takes a fair part of the time on one machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Plans run beside what the cost model predicts: `course bench plan`, `--set ranks=1` to 4.
+"""Plans compared with the cost model's predictions: `course bench plan`, `--set ranks=1` to 4.
 
-The machine's own figures are measured in the same turns as the plans: a product, a small model, a
-sum. Each rank has one thread; with more ranks than cores the prediction has oversubscription as a
-factor. `ratio` is the paired median to the same tokens on one rank, `off` how far the prediction of
-that lies from it.
+The machine's own rates are measured in the same turns as the plans: a product, a small model, a
+sum. Each rank has one thread. With more ranks than cores, the prediction includes a factor for
+oversubscription. `ratio` is the paired median relative to the same tokens on one rank, and `off` is
+the deviation of its prediction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _rank
 
 
 def steps(me, workload: dict, runs: int, cores: int) -> dict:
-    """All plans of this world and one rank alone, in turns with the probes of the machine."""
+    """Time all plans of this world and a single rank, in turns with the probes of the machine."""
     from course_lib.estimate.time.calibrate import Probe, probes, timed
 
     together = min(cores, me.world)
@@ -62,7 +62,7 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
         for probe in random.Random(turn).sample(every, len(every)):
             with _progress.doing(probe.name):
                 took = timed(probe)
-            if turn:  # the first makes the optimizer's states
+            if turn:  # the first turn creates the optimizer's states
                 found[probe.name].append(took)
     return _compared(found, workload, plans, together, cores, tokens)
 
@@ -115,7 +115,7 @@ def _compared(found: dict, workload: dict, plans, together: int, cores: int, tok
 
 
 def _link(name: str, link) -> dict:
-    """(GB/s, and microseconds of a ring's step and of the wait), where there is one."""
+    """Format a link's GB/s and the microseconds of a ring's step and wait; empty if none."""
     if link is None:
         return {}
     waits = {f"{name}_step_us": link.latency, f"{name}_wait_us": link.wait}
@@ -139,7 +139,7 @@ def as_text(result: dict) -> str:
     lines.append(f"oversubscribed {result['oversubscribed']:g}; {result['rates']}")
     first = result["first"]
     lines.append(
-        f"ranked first: {first['name']}, {first['slower_than_the_fastest']:+.1%} beside the "
+        f"ranked first: {first['name']}, {first['slower_than_the_fastest']:+.1%} compared with the "
         f"fastest, {first['fastest']}"
     )
     return "\n".join(lines)
@@ -153,7 +153,7 @@ def _config(workload: dict):
 
 
 def _ways(workload: dict, world: int) -> list:
-    """Every plan without offload, of one micro-batch or two, ranked for a laptop's processors."""
+    """List every plan without offload, with one or two micro-batches, ranked for a laptop."""
     from course_lib.estimate.time import Constants
     from course_lib.estimate.time.presets import laptop
     from course_lib.plan import Model, Task, search
@@ -172,7 +172,7 @@ def _ways(workload: dict, world: int) -> list:
 
 
 def _alone(me) -> DeviceMesh:
-    """A mesh of this rank by itself; all ranks call it."""
+    """Create a mesh of only this rank; all ranks call it."""
     groups = [dist.new_group([rank]) for rank in range(me.world)]
     own = [groups[me.rank]] * 2
     return DeviceMesh.from_group(

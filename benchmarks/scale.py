@@ -1,8 +1,8 @@
 """Weak and strong scaling over both axes: `course bench scale`, at 1 to 4 ranks or `--set ranks=N`.
 
-Strong: the work of one rank shared out. Weak: as much for each rank, over tp as layers, over dp as
-rows. Every configuration is timed in turns with one rank alone, has the losses of one rank where
-its work is the same, and has sent over each axis what the closed forms say, to the byte.
+Strong scaling divides the work of one rank. Weak scaling gives each rank as much work, over tp as
+layers, over dp as rows. Every configuration is timed in turns with a single rank, has the same
+losses if its work is the same, and its bytes sent over each axis equal the closed forms exactly.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ WORKLOAD = {
 }  # fmt: skip
 RUNS = 9
 WORLDS = (1, 2, 3, 4)
-BOUND = 1e-4  # of the losses, relative: float32, sums in another order
+BOUND = 1e-4  # of the losses, relative: float32, with sums in a different order
 NAMES = ("vocabulary", "length", "hidden", "heads")
 ONE = "one rank"
 
 
 @dataclass(frozen=True)
 class Way:
-    """A configuration: `rows` are of each replica, `layers` of the model."""
+    """A configuration: `rows` per replica, `layers` of the model."""
 
     name: str
     scaling: str
@@ -57,10 +57,10 @@ def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _rank
 
     workload, cores = {**WORKLOAD, **(workload or {})}, cores_here()
     if workload["ranks"] < 0:
-        raise ValueError(f"ranks={workload['ranks']}: 0 is 1 to 4 one after the other, N is N")
+        raise ValueError(f"ranks={workload['ranks']} must be 0 (1 to 4 in turn) or a number")
     worlds = [workload["ranks"]] if workload["ranks"] else list(WORLDS)
     for world in worlds:
-        ways(workload, world)  # refuses what cannot be shared out, before anything runs
+        ways(workload, world)  # refuses indivisible work before anything runs
     methods, told = [], []
     for world in worlds:
         every = _ranks.run(
@@ -76,7 +76,7 @@ def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _rank
 
 
 def ways(workload: dict, world: int) -> list[Way]:
-    """One rank alone, then weak and strong over tp, over dp and, where both can be, over both."""
+    """List a single rank, then weak and strong over tp, over dp and, where possible, over both."""
     rows, layers = workload["rows"], workload["layers"]
     meshes = [(1, world), (world, 1)]  # (dp, tp)
     meshes += [(dp, world // dp) for dp in range(2, world) if world % dp == 0]
@@ -104,7 +104,7 @@ def flops_of(workload: dict, way: Way) -> int:
 
 
 def steps(me, workload: dict, runs: int, cores: int) -> dict:
-    """All configurations of this world and one rank alone, in turns with the machine's probes."""
+    """Time this world's configurations and a single rank, in turns with the machine's probes."""
     from course_lib.estimate.time.calibrate import probes, timed
 
     together, every = min(cores, me.world), ways(workload, me.world)
@@ -117,7 +117,7 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
     for way in every:
         with _progress.doing(way.name):
             once[way.name] = _ranks._once(me, methods[way.name], losses[way.name])
-            del once[way.name]["held_mb"]  # nobody has looked
+            del once[way.name]["held_mb"]  # not measured
             sent[way.name] = _sent(me, workload, way, *made[way.name])
     first = {way.name: _of_all(way, losses[way.name], workload) for way in every}
     strong = {way.name: first[way.name] for way in every if way.scaling != "weak"}
@@ -133,7 +133,7 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
             with _progress.doing(name):
                 probe = looks.get(name)
                 took = timed(probe) if probe else _ranks._timed(me, methods[name], [])
-            if turn:  # the first one loads libraries
+            if turn:  # the first turn loads libraries
                 found[name].append(took)
     here = _machine(found, looks, together, cores, like)
     rows = _rows(workload, every, found, here, peaks)
@@ -147,8 +147,8 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
 
 
 def _rows(workload: dict, every: list[Way], found: dict, here, peaks: tuple) -> list[dict]:
-    """Times, efficiency and MFU, measured and predicted: flops of a rank and second, to those of
-    one rank alone, in the same turn."""
+    """Compute times, efficiency and MFU, measured and predicted. Efficiency compares the flops per
+    rank and second with those of a single rank in the same turn."""
     one, flops_one = every[0], flops_of(workload, every[0])
     told = []
     for way in every:
@@ -173,7 +173,7 @@ def _rows(workload: dict, every: list[Way], found: dict, here, peaks: tuple) -> 
 
 
 def _machine(found: dict, looks: dict, together: int, cores: int, like):
-    """What the probes say of this machine, as the cost model sees it; on GPUs nothing."""
+    """Build the cost model's machine from the probes; None on GPUs."""
     from course_lib.estimate.time.calibrate import machine
 
     if not looks:
@@ -198,7 +198,7 @@ def _predicted(workload: dict, way: Way, here) -> float:
 
 
 def _peaks(me, workload: dict, together: int) -> tuple[float, float]:
-    """Flops per second of one rank alone, and of as many at once as have a core or a GPU."""
+    """Measure the flops per second of a single rank, and of all that have a core or a GPU."""
     from course_lib.train.flops import measured_peak
 
     given = workload["peak_tflops"] * 1e12
@@ -215,7 +215,7 @@ def _peaks(me, workload: dict, together: int) -> tuple[float, float]:
 
 
 def _made(me, workload: dict, way: Way):
-    """(what is timed, its mesh); of one rank alone the others make it and sleep."""
+    """Create (the timed method, its mesh); for the single rank, the others create it and sleep."""
     from plan import _alone
 
     from course_lib import ranks, zero
@@ -226,7 +226,7 @@ def _made(me, workload: dict, way: Way):
     alone = way.name == ONE
     mesh = _alone(me) if alone else ranks.mesh(me, dp=way.dp, tp=way.tp)
     config, length = config_of(workload, way), workload["length"]
-    torch.manual_seed(0)  # the same weights, however they are cut
+    torch.manual_seed(0)  # the same weights, whatever the sharding
     model = GPT(config)
     if way.tp > 1:
         parallelize(model, mesh)
@@ -251,9 +251,9 @@ def _made(me, workload: dict, way: Way):
 
 
 def _sent(me, workload: dict, way: Way, method, mesh) -> dict:
-    """What a step sends over each axis: counted, and held against the closed forms on every rank.
+    """Count a step's bytes over each axis and compare them with the closed forms on every rank.
 
-    Norms and numbers of tokens go in float64, and are no part of it.
+    Norms and token counts are sent in float64 and are excluded.
     """
     from course_lib.estimate.outline import outline_of_rank
     from course_lib.estimate.over_tp import tensor_parallel_bytes
@@ -279,17 +279,17 @@ def _sent(me, workload: dict, way: Way, method, mesh) -> dict:
         if abs(counted - form) > 1e-9 * max(counted, form):
             raise RuntimeError(
                 f"rank {me.rank} has sent {counted:,.1f} bytes over {axis} in a step of "
-                f"{asdict(way)}, and the closed form says {form:,.1f}; one of them is wrong"
+                f"{asdict(way)}, but the closed form gives {form:,.1f}; one of them is wrong"
             )
         told[axis] = {"counted": counted, "form": form}
     return told
 
 
 def _of_all(way: Way, losses: list[float], workload: dict) -> list[float]:
-    """The mean loss of each of the steps, over all tokens of all replicas."""
+    """Average the loss of each step over all tokens of all replicas."""
     tokens = way.rows * way.dp * workload["length"]
     if way.name == ONE:
         return [loss / tokens for loss in losses]
     sums = torch.tensor(losses, dtype=torch.float64)
-    dist.all_reduce(sums)  # of every rank: those of one replica have the same
+    dist.all_reduce(sums)  # over every rank; the ranks of a replica have equal losses
     return [loss / way.tp / tokens for loss in sums.tolist()]

@@ -1,8 +1,8 @@
-"""A GPT-2 that trains, cut over ranks, beside what else one can do: `course bench tp`.
+"""The training of a GPT-2 sharded over ranks, compared with peers: `course bench tp`.
 
-The same weights, data and optimizer for all: the dense model on one rank, with two threads and with
-one; ours, with and without sequence parallelism; Megatron-core; torch's DTensor, both ways. Rank 0
-makes the dense steps alone, the others sleep meanwhile.
+All use the same weights, data and optimizer. The methods are the dense model on one rank (with two
+threads and with one), ours (with and without sequence parallelism), Megatron-core, and torch's
+DTensor (both ways). Only rank 0 makes the dense steps, while the others sleep.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ WORKLOAD = {
 }
 RUNS = 25
 BATCHES = 8
-# Sums of h or of the vocabulary's numbers, taken in other orders, and that through AdamW, which
-# makes a full step of a gradient however small: this far do some tens of steps drift apart.
+# Sums over h or the vocabulary in different orders, followed by AdamW, which makes a full step even
+# from a tiny gradient. Over some tens of steps the losses drift apart by this much.
 BOUNDS = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 2e-2}
 as_text = _ranks.as_text
 
@@ -63,7 +63,7 @@ def steps(
     config = Config.gpt2(
         **{name: workload[name] for name in names}, length=workload["sequence"], tied=False
     )
-    torch.manual_seed(0)  # the same weights and words on every rank
+    torch.manual_seed(0)  # the same weights and tokens on every rank
     dense = GPT(config).to(me.device, dtype)
     shape = (BATCHES, workload["batch"], workload["sequence"] + 1)
     words = torch.randint(vocabulary, shape).to(me.device)
@@ -128,7 +128,7 @@ def trained(
     around=nullcontext,
     **how,
 ) -> _ranks.Method:
-    """One step of training after another on the same few batches, with fused AdamW."""
+    """Create a step function that trains on the same few batches with fused AdamW."""
     optimizer = torch.optim.AdamW(groups_of(model), lr=1e-4, weight_decay=0.01, fused=True)
     made = 0
 
@@ -147,7 +147,7 @@ def trained(
 
 
 def groups_of(model: nn.Module) -> Sequence[dict]:
-    """Parameters in groups of one kind: the fused optimizer takes DTensors and plain ones apart."""
+    """Group parameters by kind, since the fused optimizer needs DTensors separate from others."""
     kinds: dict[bool, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         kinds.setdefault(isinstance(parameter, DTensor), []).append(parameter)

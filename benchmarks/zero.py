@@ -1,8 +1,8 @@
-"""Data parallelism with its states cut over the ranks, beside its peers: `course bench zero`.
+"""Data parallelism with sharded states, compared with its peers: `course bench zero`.
 
-The same weights, data and fused AdamW for all: torch's DDP, ZeroRedundancyOptimizer and FSDP2; our
-stages 0 to 3, offload too; DeepSpeed's. Methods come in groups, with DDP in each of them to compare
-with, and one group is freed before the next is made. `peak_mb` contains what is held.
+All use the same weights, data and fused AdamW: torch's DDP, ZeroRedundancyOptimizer and FSDP2, our
+stages 0 to 3 (also with offload), and DeepSpeed's. Methods run in groups, with DDP in each group
+for comparison, and a group is freed before the next is created. `peak_mb` includes held memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ WORKLOAD = {
     "batch": 4,  # of all ranks together
     "vocabulary": 8192,
     "dtype": "float32",
-    "only": "",  # names with commas between; nothing: all
+    "only": "",  # names separated by commas; empty means all
 }
 RUNS = 15
-SECONDS = 75  # for the turns of one group; on a slow machine there are fewer of them
+SECONDS = 75  # for the turns of one group; a slow machine makes fewer turns
 GROUPS = (
     (
         *("ddp", "course_lib-0", "course_lib-1", "course_lib-2", "zero-redundancy-optimizer"),
@@ -48,7 +48,7 @@ GROUPS = (
     ("ddp", "course_lib-3-cpu", "course_lib-3-nvme", "deepspeed-3-cpu", "deepspeed-3-nvme"),
 )
 NAMES = tuple(dict.fromkeys(name for group in GROUPS for name in group))
-# Which of ours does what a peer does: `against` is its time for each second of the peer's.
+# Our equivalent of each peer; `against` is its time per second of the peer's.
 RIVALS = {
     "zero-redundancy-optimizer": "course_lib-1",
     "fsdp2": "course_lib-3-fast",
@@ -61,8 +61,8 @@ RIVALS = {
     "deepspeed-3-cpu": "course_lib-3-cpu",
     "deepspeed-3-nvme": "course_lib-3-nvme",
 }
-# Sums of the ranks' gradients in another order, and that through AdamW, which makes a full step of
-# a gradient however small: this far do some tens of steps drift apart.
+# Sums of the ranks' gradients in a different order, followed by AdamW, which makes a full step even
+# from a tiny gradient. Over some tens of steps the losses drift apart by this much.
 BOUNDS = {"float64": 1e-9, "float32": 1e-4}
 as_text = _ranks.as_text
 
@@ -76,7 +76,7 @@ def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _rank
 def check(workload: dict) -> None:
     _each.check_only(workload, "methods", NAMES)
     if workload["dtype"] not in BOUNDS:
-        raise ValueError(f"dtype={workload['dtype']} is none of {', '.join(BOUNDS)}")
+        raise ValueError(f"dtype={workload['dtype']} is not one of {', '.join(BOUNDS)}")
 
 
 def steps(
@@ -96,15 +96,15 @@ def steps(
         here = [name for name in names if name in others and name not in done]
         if here:
             one_group(task, [first, *here], workload, runs, done)
-    if first and not done & {first} and not others:  # DDP was all that was wanted, or is here
+    if first and not done & {first} and not others:  # only DDP was requested, or is available
         one_group(task, [first], workload, runs, done)
 
 
 def one_group(
     task: Task, names: Sequence[str], workload: dict, runs: int, done: MutableSet[str]
 ) -> None:
-    """The figures of these methods, which are made, measured in turns, and freed. The first is what
-    the others are compared with; `done` are names that are measured already, or left out."""
+    """Create these methods, measure them in turns, and free them. The first is the reference;
+    `done` names methods that are already measured or omitted."""
     makers = {name: functools.partial(method, task, name) for name in names}
     with task.ending:
         methods = _progress.made(makers, done - {names[0]})
@@ -120,7 +120,7 @@ def one_group(
 
 
 def method(task: Task, name: str) -> _ranks.Method:
-    """A method after its first steps, and what has come to be alive with it."""
+    """Create a method after its first steps, and count the memory that it holds."""
     if task.me.rank == 0:
         print(f"making {name}", file=sys.stderr, flush=True)
     before = _zero_ways.bytes_alive()

@@ -1,7 +1,7 @@
-"""The notebook's side of the course: ranks under a cell, hangs that explain themselves, checks.
+"""The notebook side of the course: ranks for cells, diagnosis of hangs, and checks.
 
-`%load_ext course_classroom` brings `%%ranks`, `%ranks` and `%%extra`. No rank starts before it
-is used; what every rank has to import is imported in the background, once.
+`%load_ext course_classroom` provides `%%ranks`, `%ranks` and `%%extra`. Ranks start only when they
+are first used. The modules that every rank needs are imported once, in the background.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def load_ipython_extension(shell) -> None:
 
 
 def __getattr__(name: str):
-    # Looked up late: a rank imports this package too, and has no use for a notebook's magics.
+    # Looked up late because a rank also imports this package and does not need a notebook's magics.
     if name in ("push", "pull"):
         from course_classroom.notebook import magic
 

@@ -1,1 +1,1 @@
-"""What a single lesson asks for: its checks, their pages, its harness, its own pictures."""
+"""Packages for single lessons, with their checks, pages, harness and pictures."""

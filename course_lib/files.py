@@ -1,7 +1,7 @@
-"""Files that reach the disk whole: a file is the old one or the new one, and never a part of it.
+"""Files that are never partly written: a reader sees the complete old or the complete new file.
 
-A new file is written beside its place, synced, and renamed to it in one step; a rename lasts once
-the folder that holds the name is synced too. What is kept between two runs goes this way.
+A new file is written in the same folder, synced, and then renamed in one step. The rename is
+permanent once the folder is synced too. All files kept between runs are written in this way.
 Lesson 00.
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-# What a file system answers that cannot sync a folder, or does not let this user open it.
+# Errors of a file system that cannot sync a folder, or does not let this user open it.
 NOT_OFFERED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
 
 
 def _sync_file_range() -> Callable | None:
-    """The C library's call, by its own types."""
+    """Return the C library's call, with its argument types."""
     try:
         call = ctypes.CDLL(None).sync_file_range
     except (AttributeError, OSError):
@@ -42,14 +42,14 @@ def sync_file(file: IO) -> None:
 
 
 def start_writing(file: int) -> None:
-    """Have the system begin to write an open file's new bytes to the disk, and do not wait for it:
-    less is left for the sync. A hint, where there is such a call (Linux)."""
+    """Ask the system to begin writing an open file's new bytes to the disk, without waiting, so
+    that less is left for the sync. This is only a hint, and only on Linux."""
     if _RANGE is not None:
         _RANGE(file, 0, 0, 2)  # the whole file; SYNC_FILE_RANGE_WRITE
 
 
 def sync_folder(folder: str | os.PathLike) -> None:
-    """Wait until the names in a folder are on the disk, where the file system offers that."""
+    """Wait until the names in a folder are on the disk, if the file system supports that."""
     try:
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -62,17 +62,17 @@ def sync_folder(folder: str | os.PathLike) -> None:
 
 
 def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
-    """Put `content` in the place of the file `path`, whole or not at all; text goes in UTF-8."""
+    """Replace the file `path` by `content`, completely or not at all; text is encoded in UTF-8."""
     with replacing(path, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def replacing(path: str | os.PathLike, mode: str = "w", **options) -> Iterator[IO]:
-    """Open a new file that takes the place of `path` once it is whole on the disk, not before.
+    """Open a new file that replaces `path` only once it is completely on the disk.
 
-    `mode` and `options` are those of `open`. A link stays, and the file that it names is replaced;
-    permissions stay as well. An error in the body, or on the way to the disk, leaves the old file.
+    `mode` and `options` are passed to `open`. If `path` is a link, its target is replaced.
+    Permissions stay as well. After an error in the body or during the write, the old file remains.
     """
     path = os.path.realpath(path)
     folder, name = os.path.split(path)
@@ -91,7 +91,7 @@ def replacing(path: str | os.PathLike, mode: str = "w", **options) -> Iterator[I
 
 
 def _permissions(path: str) -> int:
-    """The permissions that the file has, or those that a new one would get."""
+    """Return the permissions of the existing file, or default permissions if there is none."""
     try:
         return stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:
@@ -101,8 +101,8 @@ def _permissions(path: str) -> int:
 
 
 def locked(file, patience: float = 0.0) -> bool:
-    """Whether the lock on an open file is ours now, after a wait for another program up to a bound;
-    a disk that knows no locks says yes."""
+    """Lock an open file, waiting at most `patience` seconds for other programs, and return True on
+    success. On a disk without locks, the result is True."""
     limit = time.monotonic() + patience
     while True:
         try:

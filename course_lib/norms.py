@@ -1,7 +1,7 @@
-"""The norm of what is sharded: every logical element once, however many ranks hold it.
+"""The norm of sharded tensors: every logical element counts once, even if several ranks hold it.
 
-A norm is a sum over *distinct* shards. A shard is counted where it is, a copy on one rank alone,
-a shared parameter once. Clipping multiplies every shard by the same factor. Lesson 08.
+A norm is a sum over *distinct* shards. A shard counts on its rank, a replicated tensor on only one
+rank, and a shared parameter once. Clipping multiplies every shard by the same factor. Lesson 08.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from course_lib.collectives.call import Group, check_member, device_of, labelled
 
 
 class Piece(NamedTuple):
-    """A tensor of this rank and the axes over which its logical tensor is cut; along all others
-    of the groups it is a copy. `real` are the numbers that count, where the rest is padding;
-    `holders` the ranks that hold this same part, where an axis has fewer parts than ranks."""
+    """A tensor of this rank, and the groups over which its logical tensor is sharded; it is
+    replicated over all others. `real` is the number of elements without padding. `holders` are the
+    ranks with the same shard, if an axis has fewer shards than ranks."""
 
     tensor: Tensor
     cut_over: tuple[Group, ...] = ()
@@ -35,13 +35,13 @@ def norm(
     *,
     device: torch.device | None = None,
 ) -> Tensor:
-    """The p-norm of the logical tensors together, the same on every rank; every rank calls it.
+    """Return the p-norm of all logical tensors, the same on every rank; every rank must call it.
 
-    `groups` are all groups along which the pieces are cut or copied, such as a mesh's tp and dp:
-    one small all-reduce for each. `device`: from where the groups take it, if not from the pieces'.
+    `groups` are all groups over which pieces are sharded or replicated, such as a mesh's tp and dp.
+    Each costs one small all-reduce. `device` is for the messages (by default, the pieces' device).
     """
     if not (p > 0):
-        raise ValueError(f"p={p} has to be above 0; math.inf is the largest of all")
+        raise ValueError(f"p={p} must be above 0; math.inf gives the maximum")
     for group in groups:
         check_member(group)
     own = [piece for piece in _once(pieces) if _counts_here(piece, groups)]
@@ -56,7 +56,7 @@ def norm(
             if p != math.inf:
                 total = collectives.all_reduce(total, group, donated=True)
                 continue
-            # A maximum may leave a NaN out on its way; a sum does not.
+            # A maximum may lose a NaN on its way, but a sum does not.
             bad = collectives.all_reduce(total.isnan().to(total.dtype), group)
             most = collectives.all_reduce(total.nan_to_num(0.0, math.inf), group, "max")
             total = torch.where(bad > 0, math.nan, most)
@@ -65,20 +65,20 @@ def norm(
 
 @torch.no_grad()
 def clip(pieces: Sequence[Piece], groups: Sequence[Group], most: float, p: float = 2.0) -> Tensor:
-    """Scale the pieces in place so that their norm together is at most `most`; return the norm
-    before. The factor is torch's: most / (norm + 1e-6), where that is below 1."""
+    """Scale the pieces in place to a total norm of at most `most`, and return the norm before. The
+    factor is the same as in torch: most / (norm + 1e-6) if this is below 1."""
     if not most > 0:
-        raise ValueError(f"most={most} has to be above 0; leave clipping out to switch it off")
+        raise ValueError(f"most={most} must be above 0; to switch clipping off, do not call clip")
     pieces = list(pieces)
     total = norm(pieces, groups, p)
     factor = (most / (total + 1e-6)).clamp(max=1.0)
     for piece in _once(pieces):
-        piece.tensor.mul_(factor)  # of 0 dims: it does not widen the tensor, nor is it rounded
+        piece.tensor.mul_(factor)  # 0 dims: it neither widens the tensor nor is rounded
     return total
 
 
 def _once(pieces: Iterable[Piece]) -> list[Piece]:
-    """A tensor that is named twice, such as a tied weight's gradient, is one."""
+    """Remove duplicate pieces, such as the second entry of a tied weight's gradient."""
     seen: dict[int, Piece] = {}
     for piece in pieces:
         seen.setdefault(id(piece.tensor), piece)
@@ -86,14 +86,14 @@ def _once(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def _counts_here(piece: Piece, groups: Sequence[Group]) -> bool:
-    """What is replicated along an axis counts on the first rank of that axis alone."""
+    """Return True if the piece counts on this rank; replicated pieces count only on the first."""
     names = {group.group_name for group in piece.cut_over}
     summed = {group.group_name for group in groups}
     if not names <= summed:
         raise ValueError(
-            f"a piece of shape {tuple(piece.tensor.shape)} is cut over {len(names)} groups, and "
-            f"{len(names - summed)} of them are not in groups=: the other ranks' parts would be "
-            "left out. Pass all groups along which a piece is cut or copied, on every rank the same"
+            f"a piece of shape {tuple(piece.tensor.shape)} is sharded over {len(names)} groups, "
+            f"but {len(names - summed)} of them are not in groups=, so other ranks' parts would be "
+            "left out. Pass all groups of the pieces, sharded or replicated, on every rank"
         )
     if piece.holders is not None and piece.holders.rank() != 0:
         return False
@@ -101,7 +101,7 @@ def _counts_here(piece: Piece, groups: Sequence[Group]) -> bool:
 
 
 def _on_one_device(parts: Sequence[Tensor], device: torch.device) -> Tensor:
-    """(parts,) numbers. Those of offloaded gradients leave the host together: each copy waits."""
+    """Stack scalars on one device; scalars from each device move together, with a single wait."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for part in parts:
         by_device.setdefault(part.device, []).append(part)

@@ -1,7 +1,7 @@
-"""Who am I: one rank among others, the backend it speaks and the device it computes on.
+"""A rank: its number, its backend, and the device on which it computes.
 
-Holds the start and the end of a group of ranks, with timeouts that are always stated, and the
-(dp, tp) mesh with the groups along its axes. Lesson 00.
+This file starts and stops the process group, always with explicit timeouts, and creates the (dp,
+tp) mesh with the groups along its axes. Lesson 00.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 @dataclass(frozen=True)
 class Choice:
-    """A backend, the kind of device it moves, and the reason in words."""
+    """A backend, the device type of its tensors, and the reason for the choice in words."""
 
     backend: str
     device_type: str
@@ -28,7 +28,7 @@ class Choice:
 
 
 class TwiceTheSame(RuntimeError):
-    """Two processes came under one rank's number."""
+    """An error for two processes that claim the same rank."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Me:
 
 
 def choose(world: int, *, local_world: int | None = None, gpus: int | None = None) -> Choice:
-    """Pick the backend for `world` ranks, of which `local_world` share this machine."""
+    """Choose the backend for `world` ranks, of which `local_world` share this machine."""
     if world < 1:
         raise ValueError(f"a world of {world} ranks cannot be started; ask for 1 or more")
     here = world if local_world is None else local_world
@@ -64,7 +64,7 @@ def choose(world: int, *, local_world: int | None = None, gpus: int | None = Non
         return Choice("gloo", "cpu", "No GPU is visible, so tensors stay on the CPU.")
     if count >= here and dist.is_nccl_available():
         return Choice("nccl", "cuda", f"{count} GPU(s) for {here} rank(s): one GPU per rank.")
-    why = f"{here} ranks share {count} GPU(s) and NCCL wants one each, so gloo carries the tensors."
+    why = f"{here} ranks share {count} GPU(s) but NCCL needs one each, so gloo carries the tensors."
     if count >= here:
         why = "This build of torch has no NCCL, so gloo carries the tensors."
     return Choice("gloo", "cuda", why)
@@ -78,18 +78,18 @@ def start(
     timeout: float = 60.0,
     backend: str | None = None,
 ) -> Me:
-    """Start the default group and say who this rank is.
+    """Start the default group and describe this rank.
 
-    With `rendezvous`, the path of a file that does not exist yet, all ranks live on one host: they
-    meet through that file, open no port for it, and talk over loopback alone. Without it, the
-    variables of torchrun or of SLURM say who is who.
+    With `rendezvous`, the path of a file that does not exist yet, all ranks are on one host. They
+    meet through this file instead of a port, and communicate only over loopback. Without it, ranks
+    are read from the environment variables of torchrun or SLURM.
     """
     if timeout <= 0:
         raise ValueError(f"timeout={timeout:g} s: a wait needs a bound above zero")
     if dist.is_initialized():
         raise RuntimeError(
             f"rank {dist.get_rank()} already belongs to a group of {dist.get_world_size()}; "
-            "call ranks.stop() before starting another"
+            "call ranks.stop() before starting a new one"
         )
     if rendezvous is not None:
         if rank is None or world is None:
@@ -108,10 +108,10 @@ def start(
     device = _claim_device(choice.device_type, local_rank)
     if local_world == world:
         _bind_to_loopback()
-    # torch then holds a new group back until every rank has connected; left alone, one that drops
-    # the group at once breaks the connection that its neighbour is still making.
+    # torch then holds a new group back until every rank has connected. Otherwise a rank that drops
+    # the group at once breaks a connection that its neighbour is still making.
     os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
-    # With NCCL, tensors that live on the CPU (object lists, checkpoints) still travel, by gloo.
+    # With NCCL, tensors on the CPU (object lists, checkpoints) are still sent, by gloo.
     torch_backend = "cpu:gloo,cuda:nccl" if choice.backend == "nccl" else "gloo"
     meeting = (
         {"init_method": f"file://{Path(rendezvous).absolute()}"}
@@ -132,17 +132,17 @@ def start(
 
 
 def stop() -> None:
-    """Leave every group. Safe to call twice, and after a failure."""
+    """Leave every group. This is safe to call twice, and after a failure."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def new_group(me: Me, members: list[int], *, timeout: float | None = None) -> dist.ProcessGroup:
-    """A group of some ranks. Every rank of the world has to make this call, in the same order."""
+    """Create a group of some ranks. Every rank of the world must call this, in the same order."""
     outside = [r for r in members if not 0 <= r < me.world]
     if outside or not members or len(set(members)) != len(members):
         raise ValueError(
-            f"a group needs distinct ranks between 0 and {me.world - 1}, and got {members}"
+            f"a group needs distinct ranks between 0 and {me.world - 1}, but got {members}"
         )
     timeout = me.timeout if timeout is None else timeout
     if timeout <= 0:
@@ -151,14 +151,14 @@ def new_group(me: Me, members: list[int], *, timeout: float | None = None) -> di
 
 
 def mesh(me: Me, *, dp: int, tp: int) -> DeviceMesh:
-    """The (dp, tp) mesh: neighbours in rank share a tp group, ranks tp apart share a dp group."""
+    """Create the (dp, tp) mesh: ranks of tp groups are adjacent, ranks of dp groups tp apart."""
     if dp * tp != me.world or dp < 1 or tp < 1:
         raise ValueError(
             f"dp={dp} times tp={tp} is {dp * tp}, but there are {me.world} ranks; "
             "choose two numbers whose product is the number of ranks"
         )
     grid = torch.arange(me.world).view(dp, tp)  # (dp, tp)
-    # init_device_mesh would give its groups torch's own timeout of many minutes.
+    # init_device_mesh would give its groups torch's default timeout of many minutes.
     groups = []
     for lines in (grid.t().tolist(), grid.tolist()):
         made = [new_group(me, line) for line in lines]
@@ -167,39 +167,39 @@ def mesh(me: Me, *, dp: int, tp: int) -> DeviceMesh:
 
 
 def axis(mesh: DeviceMesh, name: str) -> dist.ProcessGroup:
-    """The group of this rank along one axis of a mesh, "dp" or "tp", or a clear refusal."""
+    """Return this rank's group along one axis of a mesh, "dp" or "tp", or raise."""
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(
-            f"the mesh is a {type(mesh).__name__} and has to be a DeviceMesh with an axis {name!r}"
-            ", as ranks.mesh(me, dp=…, tp=…) makes it; around a group that is there: "
+            f"the mesh is a {type(mesh).__name__} but must be a DeviceMesh with an axis {name!r}. "
+            "Make it with ranks.mesh(me, dp=…, tp=…), or from an existing group with "
             f"DeviceMesh.from_group(group, 'cpu', mesh_dim_names=({name!r},))"
         )
     names = mesh.mesh_dim_names or ()
     if name not in names:
         raise ValueError(
-            f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis {name!r}; "
+            f"the mesh has the axes {', '.join(names) or '(without names)'} but no axis {name!r}; "
             "make it with ranks.mesh(me, dp=…, tp=…)"
         )
     if mesh.get_coordinate() is None:
         raise ValueError(
             f"rank {dist.get_rank()} is not in this mesh of ranks {mesh.mesh.flatten().tolist()}: "
-            "only its members share work over it; make a mesh of all ranks, with dp= for the rest"
+            "only its members can use it. Make a mesh of all ranks, with dp= for the rest"
         )
     return mesh.get_group(name)
 
 
 def loopback_interface() -> str:
-    """The name of the loopback interface (`lo` on Linux, `lo0` on macOS)."""
+    """Return the name of the loopback interface (`lo` on Linux, `lo0` on macOS)."""
     for _, name in socket.if_nameindex():
         if re.fullmatch(r"lo\d*", name):
             return name
     raise RuntimeError(
-        "this machine shows no loopback interface (lo); set GLOO_SOCKET_IFNAME to the one to use"
+        "this machine shows no loopback interface (lo); set GLOO_SOCKET_IFNAME to an interface"
     )
 
 
 def _bind_to_loopback() -> None:
-    # Left alone, gloo listens on whatever address the host's name resolves to.
+    # By default, gloo listens on the address to which the host's name resolves.
     name = loopback_interface()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
@@ -207,10 +207,10 @@ def _bind_to_loopback() -> None:
 
 def _override(backend: str, choice: Choice, local_world: int) -> Choice:
     if backend == "gloo":
-        return Choice("gloo", choice.device_type, "gloo was asked for by name.")
+        return Choice("gloo", choice.device_type, "gloo was requested by name.")
     gpus = torch.cuda.device_count()
     raise ValueError(
-        f"backend={backend!r} was asked for, but this machine offers {choice.backend!r}: "
+        f"backend={backend!r} was requested, but this machine offers {choice.backend!r}: "
         f"{gpus} GPU(s) for {local_world} rank(s). {choice.why}"
     )
 
@@ -224,7 +224,7 @@ def _claim_device(device_type: str, local_rank: int) -> torch.device:
 
 
 def _store_of_all(rank: int, world: int, timeout: float) -> dist.Store:
-    """The store at MASTER_ADDR, in which every rank has written who it is; a number comes once."""
+    """Return the store at MASTER_ADDR after each rank has claimed its number there exactly once."""
     wait = timedelta(seconds=timeout)
     store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=wait))
     store.set_timeout(wait)
@@ -232,21 +232,21 @@ def _store_of_all(rank: int, world: int, timeout: float) -> dist.Store:
     first = store.compare_set(f"course/rank/{rank}", "", mine).decode()
     if first != mine:
         raise TwiceTheSame(
-            f"rank {rank} is there twice, {first} and {mine}: every process needs a number of its "
-            "own, so give each host its --node-rank, or each process its RANK"
+            f"rank {rank} exists twice, {first} and {mine}: every process needs its own number, "
+            "so give each host its --node-rank, or each process its RANK"
         )
     return store
 
 
 def _identity_from_environment(env) -> tuple[int, int, int, int]:
-    """(rank, world, local rank, local world) from torchrun's variables or from SLURM's."""
+    """Read (rank, world, local rank, local world) from torchrun's or SLURM's variables."""
     if "RANK" in env and "WORLD_SIZE" in env:
         rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
         local_world = int(env.get("LOCAL_WORLD_SIZE", world))
         return rank, world, int(env.get("LOCAL_RANK", rank % local_world)), local_world
     if "SLURM_PROCID" in env and "SLURM_NTASKS" in env:
         rank, world = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
-        # Tasks per node reads like "8" or "8(x3),2": the first number is the first node's.
+        # Tasks per node look like "8" or "8(x3),2", where the first number is for the first node.
         tasks = (
             [
                 int(count)
@@ -258,18 +258,18 @@ def _identity_from_environment(env) -> tuple[int, int, int, int]:
         )
         node = min(int(env.get("SLURM_NODEID", 0)), len(tasks) - 1)
         env.setdefault("MASTER_ADDR", first_host(env.get("SLURM_JOB_NODELIST", "localhost")))
-        # Every node derives the same port from the job's number: nobody has to announce one.
+        # Every node derives the same port from the job's number, so it need not be sent.
         env.setdefault("MASTER_PORT", str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 20000))
         return rank, world, int(env.get("SLURM_LOCALID", 0)), tasks[node]
     raise RuntimeError(
-        "nothing says which rank this is: RANK and WORLD_SIZE (torchrun) and SLURM_PROCID and "
+        "the rank of this process is unknown: RANK and WORLD_SIZE (torchrun) and SLURM_PROCID and "
         "SLURM_NTASKS (srun) are all unset. Start with `torchrun --nproc-per-node 2 …`, with "
         "`srun`, or pass rank=, world= and rendezvous="
     )
 
 
 def first_host(nodelist: str) -> str:
-    """The first name in SLURM's compressed list: `gpu[07-09,12]-a,cpu1` gives `gpu07-a`."""
+    """Return the first name in SLURM's compressed list: `gpu[07-09,12]-a,cpu1` gives `gpu07-a`."""
     found = re.match(r"(?:[^,\[\]]|\[\d[^\]]*\])+", nodelist.strip())
     if not found:
         raise ValueError(f"SLURM_JOB_NODELIST={nodelist!r} names no host")

@@ -1,7 +1,7 @@
-"""The `course` command: one file for each person who types it, and what they share in `base.py`.
+"""The `course` command: a module for each group of commands, and `base.py` for the shared parts.
 
-`main` imports the commands inside its own try, because Ctrl-C may come while they are imported.
-Lesson 00 uses it first.
+`main` imports the commands inside its own `try`, because Ctrl-C may arrive during the import.
+Lesson 00 is the first to use the command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command that was typed."""
+    """Run the command that the learner typed in the shell."""
     try:
         try:
             from course_classroom.cli.commands import app
@@ -19,8 +19,8 @@ def main() -> None:
             if (error.name or "").startswith("course_"):
                 raise
             sys.exit(
-                f"course: the package {error.name} is not installed here; the library alone does "
-                "without it. Remedy: pip install 'course_lib[classroom]'"
+                f"course: the package {error.name} is not installed, but the commands need it. "
+                "Remedy: pip install 'course_lib[classroom]'"
             )
         app()
     except KeyboardInterrupt:
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> object:
-    """`app` with every command in it, imported when it is asked for."""
+    """Import `app` and all its commands when `app` is first accessed."""
     if name == "app":
         from course_classroom.cli.commands import app
 

@@ -1,4 +1,4 @@
-"""`python -m course_classroom.cli` is the `course` command."""
+"""The `course` command, started as `python -m course_classroom.cli`."""
 
 from course_classroom.cli import main
 

@@ -1,4 +1,4 @@
-"""`course release | handout | notebooks | bench`: what those who write the course type."""
+"""The `course release | handout | notebooks | bench` commands, for authors of the course."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ SHORT = {"tensor_parallel": "tp"}  # benchmarks with a shorter name than their f
 
 @app.command()
 def release(
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; say what differs.")
-    ] = False,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Also take away exercises that have no solution.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check",
+        help="Report differences without changing any file.")] = False,
+    remove: Annotated[bool, typer.Option("--remove",
+        help="Also delete exercises that have no solution.")] = False,
     as_json: Json = False,
-) -> None:
-    """Make exercises/ from solutions/, or check that it is what solutions/ gives.
+) -> None:  # fmt: skip
+    """Make exercises/ from solutions/, or check that the two agree.
 
-    Exit code 1 where a difference is left, 2 where there are no solutions, or one gives its answer
-    away.
+    The exit code is 1 if a difference remains. It is 2 if there are no solutions,
+    or if an exercise would reveal its answer.
     """
     from course_classroom.notebook import release as maker
 
     _need_the_full_course("release")
     if check and remove:
-        raise typer.BadParameter("--check changes nothing, and --remove takes exercises away")
+        raise typer.BadParameter("--check changes nothing, but --remove deletes exercises")
     try:
         written = [] if check else maker.release(ROOT, remove=remove)
         differences = maker.check(ROOT)
@@ -47,19 +45,21 @@ def release(
         for line in [*written, *differences]:
             print(line)
         if not written and not differences:
-            print("exercises/ is what solutions/ gives.")
+            print("exercises/ agrees with solutions/.")
     raise typer.Exit(1 if differences else 0)
 
 
 @app.command()
 def handout(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR",
+        help="New or empty folder for the learner's copy.")],
     as_json: Json = False,
-) -> None:
-    """Make the learners' copy of the course as DIR: no solutions, no tests, no history.
+) -> None:  # fmt: skip
+    """Make a learner's copy of the course in DIR without solutions, tests or
+    history.
 
-    Of a clone it takes what git tracks, and nothing else. Exit code 1 where it is refused; then
-    nothing is left of it.
+    From a clone, the copy contains only the files that git tracks. If the copy is
+    refused, nothing is left in DIR and the exit code is 1.
     """
     from dataclasses import asdict
 
@@ -77,17 +77,18 @@ def handout(
     print(
         f"{copy.folder}: a learner's copy{version}, {copy.files} files, {copy.size / 1e6:.1f} MB."
     )
-    print(f"Not in it: {', '.join(copy.stayed)}.")
+    print(f"Left out: {', '.join(copy.stayed)}.")
     if copy.untracked:
         more = f" and {len(copy.untracked) - 5} more" if copy.untracked[5:] else ""
-        print(f"Not in it, as git does not track it: {', '.join(copy.untracked[:5])}{more}.")
+        print(f"Left out because git does not track it: {', '.join(copy.untracked[:5])}{more}.")
 
 
 @app.command()
 def notebooks(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Default: every lesson.")] = None,
-    world: Annotated[int, typer.Option(help="Ranks to execute with.")] = 2,
-) -> None:
+    paths: Annotated[list[Path] | None, typer.Argument(
+        help="Notebooks to execute (default: all lessons and solutions).")] = None,
+    world: Annotated[int, typer.Option(help="Number of ranks that execute the cells.")] = 2,
+) -> None:  # fmt: skip
     """Execute notebooks again and write them back with stable ids and clean metadata."""
     from course_classroom.notebook.notebooks import refresh
 
@@ -100,26 +101,21 @@ def notebooks(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="Which one; without a name, what there is.")] = "",
-    changed: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of the workload, as often as wanted."),
-    ] = None,
-    runs: Annotated[int | None, typer.Option(help="How often each method is timed.", min=1)] = None,
-    limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds that one method may take, all its turns together (600). One that takes "
-            "longer is left out and named, as one that fails; the exit code is then 1.",
-            min=1,
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw it too, where it has a picture.")
-    ] = None,
+    name: Annotated[str, typer.Argument(
+        help="Name of the benchmark to run (omit it to list all benchmarks).")] = "",
+    changed: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE",
+        help="Change a setting of the benchmark's workload. This option may be repeated.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1,
+        help="Number of timed runs for each method (the default depends on the "
+        "benchmark).")] = None,
+    limit: Annotated[float | None, typer.Option(min=1,
+        help="Time limit for all runs of a method, in seconds (default: 600). A method that takes "
+        "longer or fails is named but has no results, and the exit code is 1.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png",
+        help="Also save a plot of the results, if the benchmark provides one.")] = None,
     as_json: Json = False,
-) -> None:
-    """Measure the course beside its peers, as ratios within one run."""
+) -> None:  # fmt: skip
+    """Run a benchmark that compares the course with its peers (e.g. `course bench loss`)."""
     need_the_course("bench", ROOT)
     files = sorted((ROOT / "benchmarks").glob("[a-z]*.py"))
     known = {SHORT.get(file.stem, file.stem): file for file in files}
@@ -135,12 +131,12 @@ def bench(
         stop(f"{name} has no --{'set' if option == 'workload' else option}; leave it out.")
     if plot is not None and "picture" not in benchmark:
         stop(f"{name} has no picture; leave --plot out.")
-    if plot is not None and not plot.absolute().parent.is_dir():  # said before an hour's work
+    if plot is not None and not plot.absolute().parent.is_dir():  # checked before an hour of work
         stop(f"--plot {plot}: there is no folder {plot.parent}.")
     try:
         result = benchmark["measure"](**given)
     except (RuntimeError, ValueError) as error:
-        # A workload that cannot be is a wrong call; what failed on the way is not.
+        # An impossible workload is a wrong call, but a failure during the run is not.
         stop(error, 2 if isinstance(error, ValueError) else 1)
     print(json.dumps(result) if as_json else benchmark["as_text"](result))
     if plot is not None:
@@ -149,24 +145,24 @@ def bench(
 
 
 def _need_the_full_course(command: str) -> None:
-    """Stop in a learner's copy, which has nothing that this command could work on."""
+    """Exit with an error in a learner's copy, which lacks the files that this command needs."""
     from course_classroom.grading import learners_copy
 
     if learners_copy.is_one(ROOT):
         stop(
-            f"this is a learner's copy, and `course {command}` is for those who write the course; "
-            "`course check 01` tries your answers, `course --help` lists the rest."
+            f"this is a learner's copy, but `course {command}` is for authors of the course. "
+            "`course check 01` checks your answers, and `course --help` lists all commands."
         )
 
 
 def _workload(changed: list[str], default: dict) -> dict:
-    """`hidden=64` and the like, each value of the kind that the default has."""
+    """Parse settings such as `hidden=64`, and convert each value to the type of its default."""
     made = {}
     for text in changed:
         key, _, value = text.partition("=")
         try:
             made[key] = type(default[key])(value)
         except (KeyError, ValueError):
-            told = ", ".join(f"{key}={value}" for key, value in default.items()) or "nothing"
-            stop(f"--set {text}: what can be set is {told}")
+            told = ", ".join(f"{key}={value}" for key, value in default.items()) or "none"
+            stop(f"--set {text} is not possible (the settings are {told})")
     return made

@@ -1,7 +1,7 @@
-"""What all commands share: the typer app, the course's folder, the --json option.
+"""Parts that all commands share: the typer app, the course's folder and the --json option.
 
-Exit code 0 is good, 1 means findings or a failure, 2 a wrong call. With --json one JSON document
-goes to standard output and nothing else does.
+Exit code 0 means success, 1 findings or a failure, and 2 incorrect usage. With --json, standard
+output contains only one JSON document.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typer.core import TyperGroup
 
 
 class Course(TyperGroup):
-    """The command itself: it prints in any terminal, and Ctrl-C ends it without a traceback."""
+    """Command group that prints in any terminal and ends on Ctrl-C without a traceback."""
 
     def main(self, *arguments: object, **more: object) -> object:
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):  # a notebook's stream lacks no sign
+            if hasattr(stream, "reconfigure"):  # a notebook's stream has every character
                 stream.reconfigure(errors="replace")
         return super().main(*arguments, **more)
 
@@ -33,25 +33,25 @@ class Course(TyperGroup):
 
 app = typer.Typer(
     cls=Course,
-    help="Commands of the course. `course COMMAND --help` tells more.",
+    help="Commands of the course. `course COMMAND --help` explains each of them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 ROOT = Path(__file__).resolve().parents[2]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON document to standard output.")]
 
 
 def stop(text: object, code: int = 2, command: str = "") -> NoReturn:
-    """End the command with a sentence on standard error."""
+    """Print a message to standard error and end the command."""
     print(f"{f'course {command}'.strip()}: {text}", file=sys.stderr, flush=True)
     raise typer.Exit(code) from None
 
 
 def need_the_course(command: str, root: Path) -> None:
-    """Stop where the library was installed without the course, whose files the command works on."""
+    """Exit with an error if the course files that the command needs are not installed."""
     if not (root / "exercises").is_dir():
         stop(
-            f"`course {command}` works on the course's own files, and beside this installation, in "
-            f"{root}, there are none: run it as .venv/bin/course in a clone of the course."
+            f"`course {command}` needs the files of the course, but {root} does not contain them. "
+            "Run it as .venv/bin/course in a clone of the course."
         )

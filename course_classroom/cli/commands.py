@@ -1,4 +1,4 @@
-"""The typer app with every command in it: importing a command's file adds it."""
+"""The typer app with all commands. Importing a command's file adds it to the app."""
 
 from __future__ import annotations
 

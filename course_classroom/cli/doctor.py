@@ -1,6 +1,6 @@
-"""`course doctor`: this machine, looked over for the course; a line each, remedies at the end.
+"""The `course doctor` command, which examines this machine and prints findings and remedies.
 
-Exit code 1 where something is bad. Lesson 00 points to it.
+The exit code is 1 if a finding is bad. Lesson 00 refers to this command.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ COLOURS = {"ok": "green", "note": "yellow", "bad": "bold red"}
 
 @app.command()
 def doctor(
-    world: Annotated[int, typer.Option(help="Ranks for the real all-reduce.", min=2)] = 2,
+    world: Annotated[int, typer.Option(help="Number of ranks in the test all-reduce.", min=2)] = 2,
     as_json: Json = False,
 ) -> None:
-    """Look this machine over for the course: what is there, what is missing, what to do."""
+    """Check whether this machine can run the course, and list remedies for problems."""
     from course_classroom.doctor.examine import examine
 
     if as_json:
@@ -51,7 +51,7 @@ def show(console: Console, finding: Finding) -> None:
 
 
 def conclude(console: Console, report: Report) -> None:
-    """The bandwidths, then notes with a remedy, then in full whatever is bad."""
+    """Print the bandwidths, then the notes with a remedy, then the problems in full."""
     from rich.text import Text
 
     for row in report.bandwidth:
@@ -61,13 +61,13 @@ def conclude(console: Console, report: Report) -> None:
                 f"{row['gb_per_s']:>7.3f} GB/s"
             )
         )
-    for level, head in (("note", "Notes"), ("bad", "To be mended")):
+    for level, head in (("note", "Notes"), ("bad", "To be fixed")):
         chosen = [one for one in report.findings if one.level == level and one.remedy]
         if chosen:
             console.print(Text(f"\n{head}:", COLOURS[level]))
         for one in chosen:
-            # A note's line stands above already; what is bad is told again, whole.
+            # A note's text is printed above already, but a problem is repeated in full.
             console.print(Text(f"{one.name}: {one.found}" if level == "bad" else one.name))
             console.print(Text(f"    remedy: {one.remedy}"))
     if not report.bad:
-        console.print(Text("\nNothing keeps the course from running here.", COLOURS["ok"]))
+        console.print(Text("\nThe course can run on this machine.", COLOURS["ok"]))

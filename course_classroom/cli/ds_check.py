@@ -1,7 +1,7 @@
-"""`course ds-check`: what is wrong with a DeepSpeed config, before anything runs.
+"""The `course ds-check` command, which finds mistakes in a DeepSpeed config before it is used.
 
-Misspelt keys, wrong types and units, keys without effect, contradictions, and each "auto" that
-no program resolves, with its place and its remedy. Lesson 13.
+It reports misspelt keys, wrong types and units, keys without effect, contradictions and unresolved
+"auto" values, each with its location and a remedy. Lesson 13.
 """
 
 from __future__ import annotations
@@ -28,45 +28,39 @@ COLOURS = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
 
 @app.command("ds-check")
 def ds_check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A DeepSpeed config, in JSON.")],
-    world: Annotated[
-        int | None, typer.Option(help="Ranks of the run, for the batch sizes.", show_default=False)
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="A Hugging Face config.json, for sizes that follow from the model."),
-    ] = None,
-    args: Annotated[
-        Path | None,
-        typer.Option(help='The Trainer\'s arguments in JSON: resolves "auto", finds mismatches.'),
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE",
+        help="DeepSpeed config to check, as a JSON file.")],
+    world: Annotated[int | None, typer.Option(show_default=False,
+        help="Number of ranks, used to check the batch sizes and for --memory.")] = None,
+    model: Annotated[Path | None, typer.Option(
+        help="Path of the model's Hugging Face config.json, from which the model's sizes are "
+        "read.")] = None,
+    args: Annotated[Path | None, typer.Option(
+        help='JSON file with the arguments of the Hugging Face Trainer, used to resolve "auto" '
+        "values.")] = None,
     as_json: Json = False,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Write a corrected copy beside the file.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="A warning counts as an error does.")
-    ] = False,
-    memory: Annotated[
-        bool,
-        typer.Option("--memory", help="Forecast what a GPU and a host need (--model)."),
-    ] = False,
-    length: Annotated[
-        int, typer.Option(help="Tokens of a sequence, for --memory; 0: the longest.", min=0)
-    ] = 0,
-    gpus_per_node: Annotated[
-        int, typer.Option(help="GPUs on each node, for --memory; 0: all of --world.", min=0)
-    ] = 0,
-    gpu_memory: Annotated[
-        str | None, typer.Option(help="Memory of one GPU, for --memory: says whether it fits.")
-    ] = None,
-) -> None:
-    """Find what DeepSpeed accepts and ignores, and what it refuses, before it runs.
+    fix: Annotated[bool, typer.Option("--fix",
+        help="Write a corrected copy next to the config file.")] = False,
+    strict: Annotated[bool, typer.Option("--strict",
+        help="Treat warnings as errors, so that a warning gives exit code 1.")] = False,
+    memory: Annotated[bool, typer.Option("--memory",
+        help="Forecast the memory on each GPU and each host (requires --model).")] = False,
+    length: Annotated[int, typer.Option(min=0,
+        help="Tokens per sequence in the --memory forecast (0 means the maximum in the model's "
+        "config).")] = 0,
+    gpus_per_node: Annotated[int, typer.Option(min=0,
+        help="Number of GPUs on each node in the --memory forecast (0 means all of --world).")] = 0,
+    gpu_memory: Annotated[str | None, typer.Option(
+        help="Memory of one GPU, e.g. 24GB. The --memory forecast is compared with it.")] = None,
+) -> None:  # fmt: skip
+    """Find mistakes in a DeepSpeed config without running it.
 
-    Errors are what DeepSpeed or the Trainer refuses or misreads; warnings,
-    what does not do what it says; hints, what is legal and may surprise. The
-    file is read, never run. Exit code 1 where there is an error (--strict: or
-    a warning).
+    An error is refused or misread by DeepSpeed or the Trainer. A warning has a
+    different effect than its name suggests. A hint is legal but may surprise you.
+    The exit code is 1 if there is an error (with --strict also for a warning).
+
+    \b
+    Example: course ds-check ds_config.json --args args.json --world 4
     """
     from course_lib.peers.deepspeed_config import check, schema
     from course_lib.peers.deepspeed_config.sizes import nbytes
@@ -75,9 +69,11 @@ def ds_check(
         if world is not None and world < 1:
             raise ValueError(f"--world {world} has to be 1 or more")
         if memory and model is None:
-            raise ValueError("--memory is reckoned for a model: name its config.json with --model")
+            raise ValueError("--memory needs a model: name its config.json with --model")
         if not memory and (length or gpus_per_node or gpu_memory):
-            raise ValueError("--length, --gpus-per-node and --gpu-memory belong to --memory")
+            raise ValueError(
+                "--length, --gpus-per-node and --gpu-memory belong to --memory, so add it"
+            )
         card = None if gpu_memory is None else nbytes(gpu_memory, "--gpu-memory")
         arguments, shape = _object(args, "--args"), _object(model, "--model")
         known = schema.load()
@@ -103,7 +99,7 @@ def ds_check(
 
 
 def _memory_lines(takes: Forecast, card: int | None) -> list[str]:
-    """The forecast for people: first whether it fits, where a GPU's memory was named."""
+    """Format the forecast as text lines, with the verdict first if a GPU's memory is known."""
     lines = [f"Assumed: {takes.assumed}."]
     if card is not None:
         need = takes.total("gpu")
@@ -115,8 +111,8 @@ def _memory_lines(takes: Forecast, card: int | None) -> list[str]:
 def _forecast(
     report: ConfigReport, model: Path, world: int | None, arguments: dict | None, **how: int | None
 ) -> Forecast | None:
-    """What the resolved config takes; a note on the report where that cannot be told. Only this
-    needs torch."""
+    """Forecast the memory of the resolved config, or add a note to the report. No other function in
+    this module needs torch."""
     if report.config is None:
         return None
     from course_lib.peers.deepspeed_config.memory import forecast
@@ -130,7 +126,7 @@ def _forecast(
 
 
 def _object(path: Path | None, option: str) -> dict | None:
-    """The object in a file that an option names."""
+    """Read the JSON object in the file that an option names."""
     if path is None:
         return None
     from course_lib.peers.deepspeed_config import source
@@ -148,7 +144,7 @@ def _show(file: Path, report: ConfigReport, release: str) -> None:
 
     from course_lib.peers.deepspeed_config.rules.autos import OF_THE_TRAINER
 
-    # Lines are folded here, without blanks.
+    # Lines are wrapped here, without trailing blanks.
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
 
     def indented(text: str) -> None:
@@ -167,7 +163,7 @@ def _show(file: Path, report: ConfigReport, release: str) -> None:
             if item is waiting[0]:
                 head(item, "")
                 names = ", ".join(each.path for each in waiting)
-                indented(f'{len(waiting)} values are "auto": {names}; give --args')
+                indented(f'{len(waiting)} values are "auto": {names}. Add --args for them')
             continue
         head(item, item.path)
         message = _capitalised(item.message)
@@ -181,13 +177,13 @@ def _show(file: Path, report: ConfigReport, release: str) -> None:
         path: entry for path, entry in report.resolved.items() if entry["origin"] != "the file"
     }
     if became:
-        console.print('What "auto" becomes:')
+        console.print('Resolved "auto" values:')
     for path, entry in became.items():
         indented(f"{path} = {json.dumps(entry['value'])}: {entry['origin']}")
 
 
 def _capitalised(message: str) -> str:
-    """A message as a sentence; one that begins with a name, such as a key's, keeps it as it is."""
+    """Capitalise a message, unless it begins with a name such as a key."""
     first = message.split(maxsplit=1)[0].rstrip(",;:")
     return message[:1].upper() + message[1:] if first.isalpha() else message
 
@@ -209,10 +205,10 @@ def _fix(
         print(f"--fix: no copy is written: {error}", file=out)
         return
     except OSError as error:
-        print(f"--fix: no copy can be written: {error.strerror or error}", file=out)
+        print(f"--fix cannot write a copy: {error.strerror or error}", file=out)
         raise typer.Exit(1) from None
     if fixed.place is None:
-        print("--fix: nothing that can be corrected without a decision of yours", file=out)
+        print("--fix found nothing that can be corrected without your decision", file=out)
     else:
         print(f"--fix: {fixed.place}, with {len(fixed.done)} corrected:", file=out)
         for item in fixed.done:

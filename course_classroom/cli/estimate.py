@@ -1,7 +1,7 @@
-"""`course estimate`: what a model takes on each GPU and host, stage by stage, and where it fits.
+"""The `course estimate` command: the memory per GPU and host, and the setups in which a model fits.
 
-DeepSpeed's table of memory beside our engine's closed forms, from two numbers or from a
-config.json. Lesson 12 takes the figures apart.
+It prints DeepSpeed's memory table next to our engine's closed forms, from two parameter counts or
+from a config.json. Lesson 12 derives the figures.
 """
 
 from __future__ import annotations
@@ -21,42 +21,45 @@ if TYPE_CHECKING:
 
 @app.command()
 def estimate(
-    params: Annotated[
-        str | None,
-        typer.Option(help="Parameters of the model: 7e9, 7B, 350M or 2783959040."),
-    ] = None,
-    largest_layer: Annotated[
-        str | None, typer.Option(help="Those of its largest layer, written likewise.")
-    ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs in all; with --nodes, those of each node.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs on each node; 0: all on one node.")] = 0,
-    nodes: Annotated[
-        int, typer.Option(help="Nodes with --gpus each, in the place of --gpus-per-node.")
-    ] = 1,
-    gpu_memory: Annotated[
-        str | None, typer.Option(help="Memory of one GPU: says which way is the first that fits.")
-    ] = None,
-    stage: Annotated[int, typer.Option(help="Of DeepSpeed's table: 3, or 2.")] = 3,
-    config: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json; no weights are needed.")
-    ] = None,
-    tp: Annotated[int, typer.Option(help="Ranks that one model is cut over.")] = 1,
-    rows: Annotated[
-        int, typer.Option(help="Sequences of a micro-batch on each replica; 0: no activations.")
-    ] = 0,
-    length: Annotated[int, typer.Option(help="Their tokens; 0: the config's longest.")] = 0,
-    recompute: Annotated[
-        bool, typer.Option("--recompute", help="Keep each block's input alone.")
-    ] = False,
-    sequence: Annotated[
-        bool, typer.Option("--sequence", help="Cut the tokens between the layers too (tp).")
-    ] = False,
+    params: Annotated[str | None, typer.Option(
+        help="Number of parameters in the model, e.g. 7e9, 7B or 2783959040.")] = None,
+    largest_layer: Annotated[str | None, typer.Option(
+        help="Number of parameters in the largest layer, e.g. 131M.")] = None,
+    gpus: Annotated[int, typer.Option(
+        help="Total number of GPUs, or with --nodes the number of GPUs on each node.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(
+        help="Number of GPUs on each node (0 means all of --gpus).")] = 0,
+    nodes: Annotated[int, typer.Option(
+        help="Number of nodes, each with --gpus GPUs (use either --nodes or "
+        "--gpus-per-node).")] = 1,
+    gpu_memory: Annotated[str | None, typer.Option(
+        help="Memory of one GPU, e.g. 80GB. The command then names the first setup that "
+        "fits.")] = None,
+    stage: Annotated[int, typer.Option(help="ZeRO stage shown in DeepSpeed's table: 2 or 3.")] = 3,
+    config: Annotated[Path | None, typer.Option(
+        help="Path of the model's Hugging Face config.json (no weights needed).")] = None,
+    tp: Annotated[int, typer.Option(
+        help="Number of tensor-parallel ranks that share one replica of the model.")] = 1,
+    rows: Annotated[int, typer.Option(
+        help="Sequences per micro-batch in each replica (0 means that activations are not "
+        "counted).")] = 0,
+    length: Annotated[int, typer.Option(
+        help="Tokens per sequence (0 means the maximum in the model's config).")] = 0,
+    recompute: Annotated[bool, typer.Option("--recompute",
+        help="Keep only each block's input, and recompute its activations in the backward "
+        "pass.")] = False,
+    sequence: Annotated[bool, typer.Option("--sequence",
+        help="Also shard the activations along the sequence outside the tensor-parallel layers "
+        "(with --tp).")] = False,
     as_json: Json = False,
-) -> None:
-    """Memory on each GPU and host, for every ZeRO stage and offload, and which GPUs it fits on.
+) -> None:  # fmt: skip
+    """Estimate the memory per GPU and host for every ZeRO stage and offload.
 
-    The model is --config, or --params with --largest-layer. With --rows the activations of a
-    config's model are counted too, as Transformers' own code keeps them.
+    Describe the model with --config, or with --params and --largest-layer. With
+    --rows, the estimate includes the activations of a config's model.
+
+    \b
+    Example: course estimate --params 7B --largest-layer 131M --gpus 8
     """
     from course_lib.estimate import deepspeed, fit
     from course_lib.estimate.model import Model
@@ -66,14 +69,14 @@ def estimate(
         card = None if gpu_memory is None else nbytes(gpu_memory, "--gpu-memory")
         gpus, nodes = _nodes(gpus, gpus_per_node, nodes)
         if config is not None and not (params is None and largest_layer is None):
-            raise ValueError("--config says both numbers itself; leave --params and the other out")
+            raise ValueError("--config already contains both numbers, so leave them out")
         model = None if config is None else Model.read(config)
         if model is not None:
             total, layer = model.shape
         else:
             if params is None or (largest_layer is None and stage != 2):
                 missing = "--params" if params is None else "--largest-layer"
-                raise ValueError(f"{missing} is missing; or name a config.json with --config")
+                raise ValueError(f"{missing} is missing (or name a config.json with --config)")
             total = fit.count(params, "--params")
             layer = 0 if largest_layer is None else fit.count(largest_layer, "--largest-layer")
         table = deepspeed.table(total, layer, gpus, nodes, stage=stage)
@@ -97,21 +100,21 @@ def estimate(
 
 
 def _nodes(gpus: int, per_node: int, nodes: int) -> tuple[int, int]:
-    """(GPUs on each node, nodes)."""
+    """Compute (GPUs on each node, nodes) from the options."""
     from course_lib.estimate.fit import nodes_of
 
     if not per_node:
         return gpus, nodes
     if per_node < 0 or nodes != 1:
         raise ValueError(
-            f"--gpus-per-node {per_node} has to be 1 or more, with --gpus in all and no --nodes"
+            f"--gpus-per-node {per_node} has to be 1 or more, with total --gpus and no --nodes"
         )
     nodes = nodes_of(gpus, per_node)
     return gpus // nodes, nodes
 
 
 def _answer(ways: list[Fit], card: int) -> str:
-    """The first way that fits on such a GPU, in the order of the table."""
+    """Name the first setup in the table that fits on a GPU with `card` bytes of memory."""
     room = f"of {card / (1 << 30):,.2f} GiB on each GPU"
     activations = "" if ways[0].activations is not None else ", without activations"
     for way in ways:
@@ -121,7 +124,7 @@ def _answer(ways: list[Fit], card: int) -> str:
             name = ", ".join([f"stage {way.stage}", *away])
             return f"It fits with {name}: {_gib(way.gpu)} {room}{activations}."
     least = min(way.gpu for way in ways)
-    return f"Nothing fits: the least is {_gib(least)} {room}{activations}."
+    return f"Nothing fits: the smallest setup needs {_gib(least)} {room}{activations}."
 
 
 def _on_a_rank(
@@ -133,27 +136,25 @@ def _on_a_rank(
     recompute: bool,
     sequence: bool,
 ) -> tuple[int, int | None]:
-    """(parameters, bytes of activations at their highest point) on each tensor-parallel rank."""
+    """Compute (parameters, peak bytes of activations) on each tensor-parallel rank."""
     import torch
 
     for name, value in (("--rows", rows), ("--length", length)):
         if value < 0:
             raise ValueError(f"{name} {value} has to be 0 or more")
     if not rows and (length or recompute or sequence):
-        raise ValueError("--length, --recompute and --sequence say how --rows are run; add --rows")
+        raise ValueError("--length, --recompute and --sequence apply to --rows, so add --rows")
     if sequence and tp == 1:
-        raise ValueError("--sequence cuts the tokens over the tensor-parallel ranks; add --tp")
+        raise ValueError("--sequence shards the tokens over the tensor-parallel ranks, so add --tp")
     if model is None:
         if rows:
-            raise ValueError(
-                "--rows: activations are counted for a config.json: name it (--config)"
-            )
+            raise ValueError("--rows needs a config.json to count activations: name it (--config)")
         return -(-params // tp), None
     own = model.params_of_rank(tp)
     if not rows:
         return own, None
     if model.activations_unknown:
-        raise ValueError(f"--rows: the activations are not known: {model.activations_unknown}")
+        raise ValueError(f"--rows cannot count activations, because {model.activations_unknown}")
     how = {"tp": tp, "sequence": sequence, "recompute": recompute}
     return own, model.kept(rows, model.length(length), torch.bfloat16, **how).peak
 
@@ -173,18 +174,18 @@ def _show_stages(ways: list, title: str, layer: bool) -> None:
         where = way.optimizer or "–", way.parameters or "–"
         rows.append((str(way.stage), *where, *sizes, cards))
     console = Console(highlight=False, force_jupyter=False)
-    console.print(f"{title}. In GiB (2^30 bytes), for each GPU and each host:")
+    console.print(f"{title}. In GiB (2^30 bytes), per GPU and per host:")
     show(console, [*columns, Column("fits (GB)")], rows)
     room = ", ".join(f"{card} GB = {card * fit.GIGA / fit.UNIT:.1f} GiB" for card in fit.CARDS)
     console.print(
-        f"A card is counted by the name it is sold under, in 10^9 bytes: {room}. It has 5 to 7 % "
-        "more, which is left to the CUDA context and to gaps between blocks."
+        f"A card counts as the size in its name, in 10^9 bytes: {room}. The 5 to 7 % that it has "
+        "in addition are left for the CUDA context and for gaps between blocks."
     )
     console.print(
-        "Trained in 16 bits with Adam, gradients alive; states and params: where offload has them. "
-        + ("" if ways[0].activations is not None else "Without activations: see --rows. ")
-        + ("" if layer else "Stage 3 without the layer in use: see --largest-layer. ")
-        + "Not counted: communication buckets, the windows that files are read through.\n"
+        "16-bit training with Adam, while gradients exist. states and params: place of offload. "
+        + ("" if ways[0].activations is not None else "Activations are not counted (see --rows). ")
+        + ("" if layer else "Stage 3 lacks the layer in use (see --largest-layer). ")
+        + "Communication buckets and buffers for files are not counted.\n"
     )
 
 
@@ -204,9 +205,9 @@ def _show_deepspeeds(table: list, title: str, tp: int) -> None:
     console.print(title)
     show(console, columns, rows)
     console.print(
-        "Model states alone, trained in 16 bits with Adam: no activations, no buckets, no gaps "
-        "between blocks of memory. A GiB is 2^30 bytes; DeepSpeed prints the same numbers as GB."
-        + (" DeepSpeed's table knows no tensor parallelism: it is that of tp=1." if tp > 1 else "")
+        "Only model states, in 16-bit training with Adam. zero_init 1: the model is built sharded. "
+        "A GiB is 2^30 bytes, but DeepSpeed prints the same numbers as GB."
+        + (" This table has no tensor parallelism, so it is for tp=1." if tp > 1 else "")
     )
 
 

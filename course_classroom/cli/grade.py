@@ -1,7 +1,7 @@
-"""`course grade` and `course check`: answers judged from the shell, many people's or one's own.
+"""The `course grade` and `course check` commands, which judge answers from the shell.
 
-Instructors type the first on a folder of submissions, learners the second on their own notebooks;
-both ask the same checks. Lesson 01 has the first exercise.
+Instructors run `grade` on a folder of submissions, and learners run `check` on their notebooks.
+Both use the same checks. Lesson 01 has the first exercise.
 """
 
 from __future__ import annotations
@@ -17,33 +17,37 @@ import typer
 
 from course_classroom.cli.base import ROOT, Json, app, need_the_course, stop
 
-UNJUDGED = 3  # the exit code where nothing was wrong, and not everything could be judged
-LEAST_MEMORY = 1_500_000_000  # bytes: the judge and its three ranks alone
+UNJUDGED = 3  # exit code if nothing was wrong, but not everything could be judged
+LEAST_MEMORY = 1_500_000_000  # bytes that the judge and its three ranks need
 WITH_ANSWERS = ("solutions", "tests", ".git")
 WARNING = (
-    "This runs code that other people wrote, on this machine, as the user {user}. It is kept in "
-    "bounds of time, memory and processes: use an account or a container made for it "
-    "(docs/instructors.md)."
+    "This runs other people's code on this machine, as the user {user}. It limits only time, "
+    "memory and processes, so use a separate account or container (docs/instructors.md)."
 )
-SUBMISSIONS = "STUDENT/LESSON/NOTEBOOK.ipynb, STUDENT/NOTEBOOK.ipynb or STUDENT.ipynb below it."
+SUBMISSIONS = (
+    "Folder of submissions: STUDENT/LESSON/NOTEBOOK.ipynb, STUDENT/NOTEBOOK.ipynb or STUDENT.ipynb."
+)
 
 
 @app.command()
 def grade(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help=SUBMISSIONS)],
-    lesson: Annotated[str, typer.Option(help="Only this lesson, such as 01.")] = "",
-    csv: Annotated[Path, typer.Option(help="Where the rows are written.")] = Path("grades.csv"),
+    lesson: Annotated[str, typer.Option(
+        help="Number of the lesson to grade, e.g. 01 (default: all lessons).")] = "",
+    csv: Annotated[Path, typer.Option(
+        help="CSV file to write, with a row per student and exercise.")] = Path("grades.csv"),
     as_json: Json = False,
-    limit: Annotated[float, typer.Option(help="Seconds for each notebook.", min=1)] = 60.0,
-    memory: Annotated[str, typer.Option(help="For each notebook, such as 4GB.")] = "4GB",
-    sandboxed: Annotated[
-        bool, typer.Option("--sandboxed", envvar="COURSE_SANDBOX", help="This is a sandbox.")
-    ] = False,
-) -> None:
-    """Grade every submission below DIR: a table, and a CSV with a row a student and exercise.
+    limit: Annotated[float, typer.Option(min=1,
+        help="Time limit for each notebook, in seconds.")] = 60.0,
+    memory: Annotated[str, typer.Option(help="Memory limit for each notebook, e.g. 4GB.")] = "4GB",
+    sandboxed: Annotated[bool, typer.Option("--sandboxed", envvar="COURSE_SANDBOX",
+        help="Confirm that this command runs in a sandbox.")] = False,
+) -> None:  # fmt: skip
+    """Grade every submission below DIR, and write the results to a CSV file.
 
-    It runs strangers' code. What counts is exercises/ and the checks; solutions/ is not needed.
-    Exit code 1 where something could not be graded.
+    The file has a row per student and exercise. Grading runs other people's code.
+    It needs exercises/ and the checks, but not solutions/. The exit code is 1 if
+    a submission could not be graded.
     """
     from course_classroom.grading import discover, handouts, intact, marking, rows, walls
     from course_classroom.grading.watch import Limits
@@ -53,11 +57,11 @@ def grade(
         limits = Limits(seconds=limit, memory=nbytes(memory, "--memory"))
         if limits.memory < LEAST_MEMORY:
             least = f"{LEAST_MEMORY / 1e9:g}GB"
-            raise ValueError(f"--memory {memory}: the judge's own ranks need {least} or more")
+            raise ValueError(f"--memory {memory}: the judge's ranks need {least} or more")
     except ValueError as error:
         stop(f"{error}.")
     if not folder.is_dir():
-        stop(f"{folder} is not a folder: name the one that holds the submissions.")
+        stop(f"{folder} is not a folder. Name the folder with the submissions.")
     try:
         given = intact.intact(ROOT)
     except intact.Unfit as error:
@@ -65,11 +69,11 @@ def grade(
     chosen = handouts.of_lesson(given, lesson) if lesson else given
     if not chosen:
         lessons = ", ".join(sorted({one.lesson for one in given}))
-        stop(f"there is no lesson {lesson} with exercises; there are {lessons}.")
+        stop(f"there is no lesson {lesson} with exercises. Choose one of {lessons}.")
     if os.geteuid() == 0 and not sandboxed:
         _refused(
-            "this runs strangers' code and will not do so as root. Use another account, or a "
-            "container, and say --sandboxed there (docs/instructors.md shows one)"
+            "this runs other people's code, so it refuses to run as root. Use a different account, "
+            "or a container with --sandboxed (docs/instructors.md shows an example)"
         )
     try:
         rows.check_target(csv)
@@ -92,7 +96,7 @@ def grade(
     try:
         found = grading.grade(submissions)
     except KeyboardInterrupt:
-        _refused("stopped; what was running has been ended, and nothing is written")
+        _refused("stopped; the running notebooks have been ended, and nothing is written")
     if wanted:
         found = rows.with_missing(found, chosen)
     trouble = ""
@@ -115,14 +119,14 @@ def grade(
 
 @app.command()
 def check(
-    what: Annotated[
-        str, typer.Argument(help="A lesson (01), an exercise, or the path of a notebook.")
-    ],
+    what: Annotated[str, typer.Argument(
+        help="Number of a lesson (e.g. 01), name of an exercise, or path of a notebook.")],
     as_json: Json = False,
-) -> None:
-    """Check your own answers again, as they stand in your saved notebooks.
+) -> None:  # fmt: skip
+    """Check the answers in your saved notebooks again.
 
-    Exit code 0 where all are right, 3 where the others could not be judged, else 1.
+    The exit code is 0 if all answers are right, 3 if no answer is wrong but some
+    could not be judged, and 1 otherwise.
     """
     need_the_course("check", ROOT)
     from course_classroom import workspace
@@ -144,22 +148,24 @@ def check(
         print(json.dumps({"checks": [asdict(verdict) for verdict in found]}))
     left = [verdict.exercise for verdict in found if verdict.outcome == NOT_JUDGED]
     for name in left:
-        _aside(f"Not judged, and not noted as wrong: {name}. `course check {name}` tries it again.")
+        _aside(
+            f"Not judged, so not counted as wrong: {name}. `course check {name}` tries it again."
+        )
     if found and all(verdict.outcome == recheck.NOT_OPENED for verdict in found):
         example = "course check exercises/01_collectives/ring_bytes.ipynb"
-        _aside(f"Answers elsewhere are checked by the path of their notebook: `{example}`.")
+        _aside(f"To check a notebook in a different folder, name its path: `{example}`.")
     others = {verdict.outcome for verdict in found} - {RIGHT}
     raise typer.Exit(0 if not others else UNJUDGED if others == {NOT_JUDGED} else 1)
 
 
 def _readable_answers(root: Path) -> list[str]:
-    """A line where answers lie in the course that grades, in reach of what is graded."""
+    """Return a warning if the graded code can read answers in the course's folder."""
     there = [f"{name}/" for name in WITH_ANSWERS if (root / name).exists()]
     if not there:
         return []
     return [
-        f"The code that is graded can read the answers in {root}: {', '.join(there)}. Grading does "
-        "not need them: grade in a copy that `course handout` made, or keep them elsewhere."
+        f"The graded code can read the answers in {root}: {', '.join(there)}. Grading does not "
+        "need them, so grade in a copy made by `course handout`, or keep them elsewhere."
     ]
 
 

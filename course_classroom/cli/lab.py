@@ -1,7 +1,7 @@
-"""`course lab`: a learner's workspace in JupyterLab, on this machine alone and behind a token.
+"""The `course lab` command, which opens a learner's workspace in JupyterLab on this machine.
 
-It makes the copies, says what is new, and holds the workspace while it runs. Lesson 00 is what it
-opens.
+It copies the lessons, reports updates, and locks the workspace while it runs. Access needs a token.
+The first page is lesson 00.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ OTHER_ROOT = ("--ServerApp.root_dir", "--notebook-dir", "--ServerApp.notebook_di
 def lab(
     context: typer.Context,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Make the workspace ready, and start nothing.")
+        bool, typer.Option("--prepare", help="Prepare the workspace without starting JupyterLab.")
     ] = False,
 ) -> None:
-    """Open JupyterLab on your own copies of the lessons, on this machine alone.
+    """Open JupyterLab with your own copies of the lessons, only on this machine.
 
-    They are in work/, or where COURSE_WORK says. Whatever follows goes to JupyterLab:
-    `course lab --no-browser --port 9000`.
+    The copies are in work/, or in the folder that COURSE_WORK names. Other options
+    are passed to JupyterLab, for example `course lab --no-browser --port 9000`.
     """
     from course_classroom import workspace
     from course_classroom.workspace import place
@@ -55,7 +55,7 @@ def tell_news(news) -> None:
 
 
 def serve(work: Path, options: list[str]) -> None:
-    """JupyterLab until it is ended."""
+    """Run JupyterLab in the workspace until it ends."""
     from course_classroom.progress.log import MARK
     from course_classroom.workspace.handed_out import first_lesson
     from course_classroom.workspace.server import ready
@@ -66,39 +66,39 @@ def serve(work: Path, options: list[str]) -> None:
     page = f"/lab/tree/{start}" if start else "/lab"
     if not any(o.startswith(("--LabApp.default_url", "--ServerApp.default_url")) for o in options):
         options = [f"--LabApp.default_url={page}", *options]
-    # Which tabs are open belongs to the workspace: two people may share a user name.
+    # The workspace stores the open tabs, because two people may share a user name.
     layout = work / MARK / "layout"
     options = [f"--ServerApp.root_dir={work}", f"--LabApp.workspaces_dir={layout}", *options]
     sys.argv = ["jupyter-lab", *options]
     server = ready(options)
     if server.wanted not in (0, server.port):
         print(
-            f"Port {server.wanted} is taken, so this JupyterLab is at port {server.port}: "
-            "follow the address that it prints.",
+            f"Port {server.wanted} is taken, so this JupyterLab is at port {server.port}. "
+            "Open the address that it prints.",
             flush=True,
         )
     server.start()
 
 
 def list_fonts() -> None:
-    """Let Matplotlib look for fonts, which it does once for each user and tells of in red."""
+    """Let Matplotlib search for fonts now, because its first search prints a red message."""
     import matplotlib
 
     if not any(Path(matplotlib.get_cachedir()).glob("fontlist-*.json")):
-        print("Matplotlib looks for fonts, once.", flush=True)
+        print("Matplotlib searches for fonts (once).", flush=True)
         command = [sys.executable, "-c", "import matplotlib.font_manager"]
         subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
 
 
 def prepare_environment(work: Path) -> None:
-    """What kernels and terminals of this JupyterLab inherit."""
+    """Set the environment variables that this JupyterLab's kernels and terminals inherit."""
     from course_classroom.workspace import place
 
-    os.environ[place.VARIABLE] = str(work)  # `course status` and `reset` mean this workspace
-    # Kernels find the library from any folder; the notice about news stays away from a first visit.
+    os.environ[place.VARIABLE] = str(work)  # used by `course status` and `reset`
+    # Kernels find the library from any folder, and a first visit shows no notice about news.
     put_first("PYTHONPATH", ROOT)
     put_first("JUPYTER_CONFIG_PATH", ROOT / "course_classroom" / "workspace" / "jupyter")
-    if shutil.which("course") is None:  # an environment that does not hold course_lib itself
+    if shutil.which("course") is None:  # course_lib is not installed in this environment
         put_first("PATH", place.command_folder(work))
 
 
@@ -108,22 +108,22 @@ def put_first(variable: str, path: Path) -> None:
 
 
 def lab_options(extra: list[str]) -> list[str]:
-    """JupyterLab's options: loopback, a token, no calls home, notebooks saved whole."""
+    """Return JupyterLab's options: loopback only, a token, no update check, and atomic saves."""
     for option in extra:
         if "allow_unauthenticated_access" in option or option.endswith(".token="):
             raise typer.BadParameter(
-                f"{option} would open this machine to everybody who reaches it"
+                f"{option} would open this machine to everyone who can reach it"
             )
         if option.startswith(OTHER_ROOT):
             raise typer.BadParameter(
-                f"{option}: the folder is named by a variable, COURSE_WORK=/another/folder make lab"
+                f"{option}: name the folder with COURSE_WORK=/another/folder make lab instead"
             )
     options = [
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.contents_manager_class=course_classroom.workspace.reading_room.LearnersFiles",
         "--ServerApp.kernel_spec_manager_class=course_classroom.workspace.server.LearnersKernels",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-        "--LabApp.custom_css=True",  # ours, of CourseServer
+        "--LabApp.custom_css=True",  # our CSS, from CourseServer
     ]
     if os.geteuid() == 0:  # rented nodes and containers log in as root
         options.append("--allow-root")

@@ -1,7 +1,7 @@
-"""`course ladder`: from OutOfMemory to the first settings that fit, rung by rung, by the numbers.
+"""The `course ladder` command: from OutOfMemory to the first settings that fit.
 
-What each rung holds, saves and costs; the first that fits in DeepSpeed's words, FSDP2's and
-Accelerate's. Lesson 12 walks the ladder, lesson 13 writes its settings.
+Each rung lists its memory, savings and costs. The settings of the first rung that fits are written
+for DeepSpeed, FSDP2 and Accelerate. Lesson 12 climbs the ladder, and lesson 13 writes its settings.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ if TYPE_CHECKING:
 
     from course_lib.peers.deepspeed_config.walk import Walk
 
-MOST_ON_A_NODE = 8  # GPUs, where nothing else is said
+MOST_ON_A_NODE = 8  # GPUs, without --gpus-per-node
 
 
 @app.command()
 def ladder(
-    config: Annotated[
-        Path, typer.Option(help="A Hugging Face config.json; no weights are needed.")
-    ],
-    gpu_memory: Annotated[
-        str, typer.Option(help="Memory of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB, 50MB.")
-    ],
-    host_memory: Annotated[
-        str | None,
-        typer.Option(help="Memory of one node, written likewise; not given: not checked."),
-    ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs in all.")] = 1,
-    gpus_per_node: Annotated[
-        int, typer.Option(help="GPUs on each node; 0: all on one node, and at most 8.")
-    ] = 0,
-    rows: Annotated[
-        int, typer.Option(help="Sequences of a step on each GPU, at first all at once.")
-    ] = 8,
-    length: Annotated[int, typer.Option(help="Tokens of a sequence; 0: the config's longest.")] = 0,
-    precision: Annotated[
-        str, typer.Option(help="Precision to begin with: bfloat16, float16 or float32.")
-    ] = "bfloat16",
-    trainer: Annotated[
-        bool, typer.Option(help='Settings for the Trainer, with its "auto"; or with all figures.')
-    ] = True,
-    nvme_path: Annotated[
-        str, typer.Option(help="Folder on a local disk, for settings with files.")
-    ] = "/local_nvme",
-    write: Annotated[
-        Path | None, typer.Option(help="A folder to leave the settings in, as files.")
-    ] = None,
+    config: Annotated[Path, typer.Option(
+        help="Path of the model's Hugging Face config.json (no weights needed).")],
+    gpu_memory: Annotated[str, typer.Option(
+        help="Memory of one GPU: a number in GB (10^9 bytes), such as 24, or a value with a unit, "
+        "such as 22.4GiB.")],
+    host_memory: Annotated[str | None, typer.Option(
+        help="Host memory of one node, e.g. 256GB (by default, host memory is not "
+        "checked).")] = None,
+    gpus: Annotated[int, typer.Option(help="Total number of GPUs.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(
+        help="Number of GPUs on each node (0 means all of --gpus, but at most 8).")] = 0,
+    rows: Annotated[int, typer.Option(
+        help="Sequences per GPU per step. They form one micro-batch until a remedy divides "
+        "them.")] = 8,
+    length: Annotated[int, typer.Option(
+        help="Tokens per sequence (0 means the maximum in the model's config).")] = 0,
+    precision: Annotated[str, typer.Option(
+        help="Precision before any remedy: bfloat16, float16 or float32.")] = "bfloat16",
+    trainer: Annotated[bool, typer.Option(
+        help='Write the settings for the Hugging Face Trainer with "auto" where possible, or (with '
+        "--no-trainer) with every value stated.")] = True,
+    nvme_path: Annotated[str, typer.Option(
+        help="Folder on a local disk, used if a remedy offloads to files.")] = "/local_nvme",
+    write: Annotated[Path | None, typer.Option(
+        help="Write the settings as files to this folder.")] = None,
     as_json: Json = False,
-) -> None:
-    """The remedies against OutOfMemory in their order, what each saves and costs, and the first
-    that fits, with its settings. Exit code 1 where nothing fits."""
+) -> None:  # fmt: skip
+    """Try remedies for OutOfMemory in order, and show the first one that suffices.
+
+    Each row of the table adds a remedy to the rows above it. The exit code is 1
+    if the model does not fit even with all remedies.
+
+    \b
+    Example: course ladder --config config.json --gpu-memory 24GB --gpus 4
+    """
     from course_lib.peers.deepspeed_config import walk
 
     try:
@@ -93,7 +94,7 @@ def _show(result: Walk, written: list[str], folder: Path | None) -> None:
     for line in result.remarks:
         say(line)
     if result.others:
-        say("\nOther ways to train it in bfloat16, 1 row at a time, without offload, each GPU:")
+        say("\nOther ways in bfloat16 without offload, 1 row at a time, per GPU:")
         _others(console, result)
     for line in result.remarks_of_others if result.others else ():
         say(line)
@@ -102,9 +103,9 @@ def _show(result: Walk, written: list[str], folder: Path | None) -> None:
     if written:
         say(f"Written: {', '.join(written)}")
     else:
-        say("--write FOLDER leaves the settings as files, for DeepSpeed, Accelerate and FSDP2.")
-    say("A Trainer script, train.py, starts with:")
-    say(launch(result, str(folder or "FOLDER")), soft_wrap=True)  # to be copied: no line is broken
+        say("--write FOLDER writes the settings as files for DeepSpeed, Accelerate and FSDP2.")
+    say("Start a Trainer script train.py with:")
+    say(launch(result, str(folder or "FOLDER")), soft_wrap=True)  # not wrapped, so it can be copied
 
 
 def _table(console: Console, result: Walk) -> None:
@@ -126,7 +127,7 @@ def _others(console: Console, result: Walk) -> None:
     from course_classroom.cli.tables import Column, show
 
     machine = result.task.machine
-    columns = [Column("way"), Column("whole", right=True)]
+    columns = [Column("way"), Column("unsharded", right=True)]
     if machine.world > 1:
         columns.append(Column(f"sharded over {machine.world}", right=True))
 

@@ -1,7 +1,7 @@
-"""`course plan`: from a model and a cluster to the fastest way that fits, with its files.
+"""The `course plan` command: from a model and a cluster to the fastest plan that fits.
 
-Every tp, sequence parallelism, dp, stage, offload, recomputation and micro-batch is counted and
-timed by the cost model; what fell out is named with its reason. Lesson 15.
+It tries every combination of tp, sequence parallelism, dp, stage, offload, recomputation and
+micro-batch in the cost model. Plans that do not fit are counted by reason. Lesson 15.
 """
 
 from __future__ import annotations
@@ -20,60 +20,61 @@ if TYPE_CHECKING:
     from course_lib.plan import Model, Search
 
 SIGNS = (
-    "tp 8s: with sequence parallelism. away: where the optimizer's states are, with a * the "
-    "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated. "
-    "cost: of 10^9 tokens, in the currency of --price."
+    "Columns: tp is ranks per model (8s adds sequence parallelism), away is the place of offloaded "
+    "optimizer states (* for parameters too), again means recomputed blocks, rows is sequences per "
+    "micro-batch x micro-batches, and cost is per 10^9 tokens, in the currency of --price."
 )
 
 
 @app.command()
 def plan(
-    config: Annotated[
-        Path, typer.Option(help="A Hugging Face config.json; no weights are needed.")
-    ],
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            help="dgx-2h, dgx-a100, hgx-h100, hgx-h200, workstation, laptop, or a JSON file of "
-            'one: the figures of the document\'s "machine", or some of them and "like": a name.'
-        ),
-    ] = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option(
-            "--calibrate",
-            help="Measure this machine's processors; --machine may name a new file for them.",
-        ),
-    ] = False,
-    gpus: Annotated[int, typer.Option(help="GPUs in all; 0: those of one node.")] = 0,
-    gpus_per_node: Annotated[
-        int, typer.Option(help="GPUs on each node; 0: as many as the machine has.")
-    ] = 0,
-    gpu_memory: Annotated[
-        str | None, typer.Option(help="Memory of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB.")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="Sequences of a step on each GPU; 0: 8.")] = 0,
-    tokens: Annotated[
-        int, typer.Option(help="Tokens of a step over all replicas, in the place of --rows.")
-    ] = 0,
-    length: Annotated[int, typer.Option(help="Tokens of a sequence; 0: the model's longest.")] = 0,
-    precision: Annotated[
-        str | None, typer.Option(help="bfloat16, float16 or float32; default: the machine's.")
-    ] = None,
-    price: Annotated[
-        float | None, typer.Option(help="Of a GPU for an hour: shows the cost of the tokens.")
-    ] = None,
-    top: Annotated[int, typer.Option(help="Plans that are shown.", min=1)] = 10,
-    choose: Annotated[int, typer.Option(help="The plan that --emit writes, from 1 on.")] = 1,
-    emit: Annotated[
-        str | None,
-        typer.Option(help="Files of the plan: deepspeed, fsdp2, accelerate, torchrun, slurm."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The folder that they are left in.")] = Path("plan"),
+    config: Annotated[Path, typer.Option(
+        help="Path of the model's Hugging Face config.json (no weights needed).")],
+    machine: Annotated[str | None, typer.Option(
+        help="Machine to plan for: dgx-2h, dgx-a100, hgx-h100, hgx-h200, workstation, laptop, or a "
+        'JSON file. The file contains all figures that --json prints under "machine", or the name '
+        'of a known machine as "like" and only the figures that differ.')] = None,
+    calibrate: Annotated[bool, typer.Option("--calibrate",
+        help="Measure this machine and plan for it (--machine FILE saves the figures in a new "
+        "file).")] = False,
+    gpus: Annotated[int, typer.Option(
+        help="Total number of GPUs (0 means the GPUs of one node).")] = 0,
+    gpus_per_node: Annotated[int, typer.Option(
+        help="Number of GPUs on each node (0 means as many as a node of --machine has).")] = 0,
+    gpu_memory: Annotated[str | None, typer.Option(
+        help="Memory of one GPU: a number in GB (10^9 bytes), such as 24, or a value with a unit, "
+        "such as 22.4GiB. The default is the memory of --machine's GPU.")] = None,
+    rows: Annotated[int, typer.Option(
+        help="Sequences per GPU per step (0 means 8, unless --tokens is given).")] = 0,
+    tokens: Annotated[int, typer.Option(
+        help="Tokens per step, in total over all GPUs (0 means that --rows sets the size of a "
+        "step).")] = 0,
+    length: Annotated[int, typer.Option(
+        help="Tokens per sequence (0 means the maximum in the model's config).")] = 0,
+    precision: Annotated[str | None, typer.Option(
+        help="Training precision: bfloat16, float16 or float32. The default is the precision of "
+        "--machine.")] = None,
+    price: Annotated[float | None, typer.Option(
+        help="Price per GPU-hour. The table then shows the cost of 10^9 tokens in the same "
+        "currency.")] = None,
+    top: Annotated[int, typer.Option(min=1,
+        help="Number of plans to show, with the fastest first.")] = 10,
+    choose: Annotated[int, typer.Option(
+        help="Number of the plan that --emit writes, where 1 is the fastest plan.")] = 1,
+    emit: Annotated[str | None, typer.Option(
+        help="Write the plan as files for this program: deepspeed, fsdp2, accelerate, torchrun or "
+        "slurm.")] = None,
+    out: Annotated[Path, typer.Option(
+        help="Folder to which --emit writes its files.")] = Path("plan"),
     as_json: Json = False,
-) -> None:
-    """Every way to train a model on a cluster: which fit, ranked by predicted seconds, and why the
-    others fell out. Exit code 1 where nothing fits."""
+) -> None:  # fmt: skip
+    """Rank all ways to train a model on a cluster by predicted seconds per step.
+
+    The exit code is 1 if no plan fits into memory.
+
+    \b
+    Example: course plan --config config.json --machine hgx-h100 --gpus 16
+    """
     from course_lib.estimate.time import presets
     from course_lib.peers.deepspeed_config.sizes import nbytes
     from course_lib.plan import Model, Task, search
@@ -102,23 +103,22 @@ def plan(
 
 
 def _machine(name: str | None, calibrate: bool, model: Model, gpus: int) -> Machine:
-    """The known one, the file's, or this machine as it is measured now."""
+    """Return a preset machine, a machine read from a file, or this machine as measured now."""
     from course_lib.estimate.time.calibrate import calibrate as calibrated
     from course_lib.estimate.time.presets import PRESETS, cluster, write_machine
 
     if name is None and not calibrate:
         raise ValueError(
-            f"name a machine with --machine ({', '.join(PRESETS)}, or a file of one), or measure "
-            "this one with --calibrate"
+            f"name a machine with --machine ({', '.join(PRESETS)}, or a JSON file), or measure "
+            "this machine with --calibrate"
         )
     if not calibrate:
         return cluster(name, gpus=gpus)
     if name in PRESETS:
-        raise ValueError(f"--calibrate measures this machine, and --machine is {name}: one")
+        raise ValueError(f"--calibrate measures this machine, but --machine is {name}; omit one")
     if name is not None and Path(name).exists():
         raise ValueError(
-            f"--calibrate would write over {name}: name a file that is not there yet, or leave "
-            "--calibrate out to read it"
+            f"--calibrate would write over {name}: name a new file, or omit --calibrate to read it"
         )
     measured = calibrated(like=model.config)
     if name is not None:
@@ -132,7 +132,7 @@ def _written(found: Search, emit: str | None, choose: int, out: Path) -> list[st
 
     if emit is None or not found.plans:
         if emit is not None:
-            cannot_be = "nothing fits, and there is no plan to write"
+            cannot_be = "nothing fits, so there is no plan to write"
             print(f"course plan: --emit {emit}: {cannot_be}", file=sys.stderr)
         return []
     task = found.task
@@ -142,8 +142,8 @@ def _written(found: Search, emit: str | None, choose: int, out: Path) -> list[st
     why = cannot(emit, chosen, task.model, task.length)
     if why is not None:
         other = first_that_can(emit, found.plans, task.model, task.length)
-        remedy = "no plan here can be said so" if other is None else f"take --choose {other}"
-        raise ValueError(f"--emit {emit}, plan {choose} ({chosen.name}): {why}; {remedy}")
+        remedy = "No plan here can be written" if other is None else f"Take --choose {other}"
+        raise ValueError(f"--emit {emit}, plan {choose} ({chosen.name}): {why}. {remedy}")
     return leave(files_of(emit, chosen, task), out, "--out")
 
 
@@ -159,25 +159,25 @@ def _show(found: Search, top: int, written: list[str]) -> None:
 
     if found.plans:
         first = found.plans[0]
-        say(f"The fastest that fits: {first.name}: {_short(first.seconds.total)} s a step.")
+        say(f"Fastest plan that fits: {first.name} ({_short(first.seconds.total)} s per step).")
     say(f"{title(found.task)}\n")
     if found.plans:
         console.print(_table(found, top, console.width), markup=False, soft_wrap=True)
-    say(f"\n{found.considered:,} ways were considered, {len(found.plans):,} fit. Of the others:")
+    say(f"\n{found.considered:,} ways were considered, and {len(found.plans):,} fit. The others:")
     for reason, one in sorted(found.fallen.items(), key=lambda item: -item[1].count):
         say(f"  {one.count:>6,}  {reason}. {one.example}")
     for line in [SIGNS, *remarks(found)]:
         say(line)
     told = advice(found)
     if told is not None:
-        say(f"Nothing fits. The nearest: {told.nearest}.")
-        say(f"It would with: {'; '.join(told.remedies) or 'none of what was tried'}.")
+        say(f"Nothing fits. The nearest plan: {told.nearest}.")
+        say(f"It would fit with: {'; '.join(told.remedies) or 'none of the tried changes'}.")
     if written:
         say(f"Written: {', '.join(written)}")
 
 
 def _table(found: Search, top: int, columns: int) -> str:
-    """As narrow as what is in it, in so many columns of a terminal if it can."""
+    """Format the plans as a table, at its minimum width, if possible within `columns`."""
     task, plans = found.task, found.plans[:top]
     away, priced = any(plan.seconds.tiers for plan in plans), task.price is not None
     rows = [["", "tp", "dp", "stage", "away", "again", "rows", "s/step", "comp s", "tp s", "dp s"]]

@@ -1,6 +1,6 @@
-"""A table on a terminal of any width: where it does not fit, each row is words that wrap.
+"""Tables for terminals of any width: a table that is too wide is printed as wrapped text.
 
-No number is ever cut.
+Numbers are never cut.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-NONE = "–"  # an empty cell, which a row of words leaves out
+NONE = "–"  # an empty cell, omitted in a row of words
 
 
 @dataclass(frozen=True)
 class Column:
-    """`right`: numbers, in line at their ends; `wraps`: words, which may go over several lines."""
+    """A column: `right` aligns cells to the right, and `wraps` allows multi-line cells."""
 
     name: str
     right: bool = False
@@ -27,7 +27,7 @@ class Column:
 
 
 def show(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print the rows as a table, or as words where the console is too narrow for one."""
+    """Print the rows as a table, or as words if the console is too narrow for a table."""
     rows = list(rows)
     table = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for i, column in enumerate(columns):

@@ -1,6 +1,6 @@
-"""`course weights`: a checkpoint's weights as a Hugging Face folder, from DeepSpeed's or ours.
+"""The `course weights` command, which writes a checkpoint's weights as a Hugging Face folder.
 
-What zero_to_fp32.py is used for, tensor by tensor; nothing that a pickle names is run. Lesson 14.
+Unlike zero_to_fp32.py, it works tensor by tensor and never runs code from a pickle. Lesson 14.
 """
 
 from __future__ import annotations
@@ -16,40 +16,27 @@ from course_classroom.cli.base import Json, app, stop
 
 @app.command()
 def weights(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="IN",
-            help="A DeepSpeed checkpoint, a folder of `course train`, or a Hugging Face folder.",
-        ),
-    ],
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="float32, bfloat16 or float16. Without it float32; of a plain Hugging Face folder "
-            "as it is.",
-            show_default=False,
-        ),
-    ] = None,
-    shard_size: Annotated[
-        str, typer.Option(help="The most in a file, in 10^9 bytes: 5, 5GB, 2GiB, 500MB.")
-    ] = "5GB",
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="The model's config.json, where none lies beside the checkpoint: it comes along, "
-            "and gives the weights of course_lib's GPT the names that transformers knows.",
-            show_default=False,
-        ),
-    ] = None,
+    source: Annotated[Path, typer.Argument(metavar="IN",
+        help="Folder to read: a DeepSpeed checkpoint, a run of `course train`, or a Hugging Face "
+        "model.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUT",
+        help="Folder to which the safetensors files are written.")],
+    dtype: Annotated[str | None, typer.Option(show_default=False,
+        help="Dtype of the written weights, which is float32, bfloat16 or float16. The default is "
+        "float32, but weights of a Hugging Face folder keep their dtype.")] = None,
+    shard_size: Annotated[str, typer.Option(
+        help="Maximum size of each file: a number in GB (10^9 bytes), such as 5, or a value with a "
+        "unit, such as 500MB.")] = "5GB",
+    config: Annotated[Path | None, typer.Option(show_default=False,
+        help="The model's config.json, for a checkpoint that does not contain it. It is copied to "
+        "OUT, and the weights of course_lib's GPT are renamed as Transformers expects.")] = None,
     as_json: Json = False,
-) -> None:
-    """Write a checkpoint's weights as safetensors that transformers reads.
+) -> None:  # fmt: skip
+    """Write a checkpoint's weights as safetensors that Transformers reads.
 
-    From DeepSpeed's stages 1, 2 and 3 and from our runs these are the float32
-    master copies, wherever there are some. One tensor at a time is on the host;
-    OUT appears whole or not at all. DeepSpeed need not be installed.
+    For DeepSpeed stages 1 to 3 and for runs of `course train`, the float32 master
+    weights are written if there are any. Only one tensor at a time is in host
+    memory. OUT is complete or does not exist. DeepSpeed is not required.
     """
     from course_lib.checkpoint.weights import DTYPES, convert
     from course_lib.peers.deepspeed_config.walk import nbytes
@@ -82,8 +69,8 @@ def weights(
         f"in {shards} file{'s'[: shards != 1]}"
     )
     for name, of in report["tied"].items():
-        print(f"  {name} is {of}, which is written once")
+        print(f"  {name} is the same tensor as {of}, which is written once")
     if "config.json" not in files:
-        print("  without a config.json: none lies beside the checkpoint; name one with --config")
+        print("  without a config.json, because the checkpoint has none (add it with --config)")
     for note in about["notes"]:
         print(f"  {note}")

@@ -1,4 +1,4 @@
-"""The node's doctor: what this machine has, what it lacks for the course, and the remedy for each.
+"""The doctor: checks of this machine, and remedies for what is missing.
 
-One file a part of the machine; `examine.py` holds the list. Lesson 00 points to `course doctor`.
+Each part of the machine has a module; `examine.py` lists them. Lesson 00 refers to `course doctor`.
 """

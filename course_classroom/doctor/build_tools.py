@@ -1,6 +1,6 @@
-"""What DeepSpeed needs to build its extensions on first use: compilers for C++ and CUDA, libaio.
+"""Checks of the tools that build DeepSpeed's extensions: C++ and CUDA compilers, and libaio.
 
-C++ and libaio are tried with a program of three lines. Lesson 12 offloads to a disk.
+C++ and libaio are tested with a three-line program. Lesson 12 offloads to a disk.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ NO_NVME = "offload to NVMe (lesson 12) cannot be built"
 def compiler() -> list[Finding]:
     name, command = "C++ compiler", find_compiler()
     if not command:
-        return [Finding(name, "note", f"none on the PATH; {NO_NVME}", GET_COMPILER)]
+        return [Finding(name, "note", f"none found on the PATH; {NO_NVME}", GET_COMPILER)]
     tried = build_and_run(command, HELLO)
     if tried.out != "42":
         named = " (named by CXX)" if os.environ.get("CXX") else ""
-        told = f"{command[0]}{named} cannot build a program of three lines: "
+        told = f"{command[0]}{named} cannot build a three-line program: "
         remedy = f"unset CXX, or {GET_COMPILER}" if named else GET_COMPILER
         return [Finding(name, "bad", told + _first_line(tried.said), remedy)]
     version = _first_line(ask([*command, "--version"]).out)
-    return [Finding(name, "ok", f"{version}; it builds and runs a program")]
+    return [Finding(name, "ok", f"{version}; it builds and runs a test program")]
 
 
 def libaio() -> list[Finding]:
     command = find_compiler()
     tried = build_and_run(command, ASYNC, "-laio") if command else Answer(None, said="no compiler")
     if tried.out == "42":
-        return [Finding("libaio", "ok", "a program that uses it can be built and runs")]
+        return [Finding("libaio", "ok", "a program that uses it builds and runs")]
     told = f"{NO_NVME}: {_first_line(tried.said)}"
     return [Finding("libaio", "note", told, GET_LIBAIO if command else GET_COMPILER)]
 
 
 def cuda_compiler(driver: Callable[[], bool] = has_driver) -> list[Finding]:
-    """nvcc, where an NVIDIA driver is; nothing is said elsewhere.
+    """Report on nvcc if there is an NVIDIA driver; otherwise report nothing.
 
-    As torch's builder of extensions looks for it: CUDA_HOME, then the PATH, then /usr/local/cuda.
+    It searches CUDA_HOME, the PATH and /usr/local/cuda, as torch's extension builder does.
     """
     if not driver():
         return []
@@ -68,19 +68,19 @@ def cuda_compiler(driver: Callable[[], bool] = has_driver) -> list[Finding]:
         return [Finding("CUDA compiler", "ok", f"{nvcc}: {' '.join(release[-1:])}")]
     where = f"CUDA_HOME={home} has no bin/nvcc" if home else "no nvcc, and CUDA_HOME is not set"
     told = f"{where}; DeepSpeed's extensions (FusedAdam, CPUAdam with CUDA) cannot be built"
-    remedy = "install the CUDA toolkit of torch's version (`python -c 'import torch; "
+    remedy = "install the CUDA toolkit for torch's version (`python -c 'import torch; "
     remedy += "print(torch.version.cuda)'`), then export CUDA_HOME=/its/folder"
     return [Finding("CUDA compiler", "note", told, remedy)]
 
 
 def find_compiler() -> list[str]:
-    """The command in CXX, else the first compiler on the PATH; empty where there is none."""
+    """Return the command in CXX, or the first compiler on the PATH, or an empty list."""
     named = shlex.split(os.environ.get("CXX", ""))
     return named or next(([one] for one in COMPILERS if shutil.which(one)), [])
 
 
 def build_and_run(command: list[str], source: str, *options: str) -> Answer:
-    """The program's own answer, or the compiler's complaint."""
+    """Compile and run a program; return its output, or the compiler's error message."""
     try:
         with tempfile.TemporaryDirectory(prefix="course-doctor-") as name:
             folder = Path(name)
@@ -92,6 +92,6 @@ def build_and_run(command: list[str], source: str, *options: str) -> Answer:
 
 
 def _first_line(text: str) -> str:
-    """The first line that names an error, else the first."""
-    lines = text.splitlines() or ["it said nothing"]
+    """Return the first line that mentions an error, or the first line if no line does."""
+    lines = text.splitlines() or ["it printed nothing"]
     return next((line for line in lines if "error" in line), lines[0])

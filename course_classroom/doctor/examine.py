@@ -1,6 +1,6 @@
-"""The whole examination: every check in order, each guarded, and the report of it as JSON.
+"""The full examination: all checks in order, each guarded against hangs, and the JSON report.
 
-Lesson 00 points to `course doctor`; an instructor runs it on every node, a bug report brings it.
+Lesson 00 refers to `course doctor`. Instructors run it on every node and attach it to issues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Report:
         return [one for one in self.findings if one.level == "bad"]
 
     def as_json(self) -> dict[str, Any]:
-        """With torch's own account of the machine, which is what its developers ask for."""
+        """Return the report as JSON, including torch's environment report."""
         from torch.utils.collect_env import get_pretty_env_info
 
         return {
@@ -76,7 +76,7 @@ def checks(root: Path, ranks: RealRanks) -> list[Check]:
 def examine(
     root: Path, world: int = 2, told: Callable[[Finding], None] = lambda finding: None
 ) -> Report:
-    """Run all checks; `told` hears of each finding as it comes, free of private names."""
+    """Run all checks and pass each finding to `told` as it arrives, with private names removed."""
     private, ranks, report = privacy.of_this_machine(), RealRanks(world), Report()
     for check in checks(root, ranks):
         for found in guarded(check):

@@ -1,8 +1,8 @@
-"""One line of the doctor's report: what was looked at, how it stands, what to do about it.
+"""A line of the doctor's report: the subject, its state, and the remedy.
 
-Three levels: `ok`, `note` (the course runs; something is slower or missing), `bad` (a part of the
-course will fail here). What is bad always carries its remedy. `ask` puts a question to a program of
-the system.
+There are three levels: `ok`, `note` (the course runs, but something is slower or missing) and `bad`
+(part of the course will fail here). A `bad` finding always has a remedy. `ask` runs a system
+program and returns its answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 INSTALL = "make setup, or python -m pip install -c constraints.txt -e '.[classroom]'"
-ASK = "please report it with this text to the keepers of the course; the other checks went on"
+ASK = "please report this text to the maintainers of the course; the other checks continued"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.level == "bad" and not self.remedy:
-            raise ValueError(f"{self.name} is bad and has no remedy: {self.found}")
+            raise ValueError(f"{self.name} is bad but has no remedy: {self.found}")
 
     def as_json(self) -> dict[str, str]:
         return asdict(self)
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """Something to look at: its name, how, and the seconds after which it counts as hung."""
+    """A check: its name, its function, and the limit in seconds after which it counts as hung."""
 
     name: str
     look: Callable[[], list[Finding]]
@@ -40,10 +40,10 @@ class Check:
 
 
 def guarded(check: Check) -> list[Finding]:
-    """What the check finds, or one bad line that says how it failed.
+    """Return the findings of the check, or a single `bad` finding that states how it failed.
 
-    It runs in a thread that is not waited for beyond its limit: a driver that never answers must
-    not keep the rest of the report back.
+    The check runs in a thread that is abandoned after its time limit, because a driver that never
+    answers must not hold back the rest of the report.
     """
     answers: list[list[Finding]] = []
 
@@ -51,10 +51,10 @@ def guarded(check: Check) -> list[Finding]:
         try:
             answers.append(check.look())
         except ModuleNotFoundError as error:
-            told = f"cannot be looked at: the package {error.name} is not installed"
+            told = f"this check needs the package {error.name}, which is not installed"
             answers.append([Finding(check.name, "bad", told, INSTALL)])
-        except BaseException as error:  # SystemExit too: a library's exit is not the doctor's
-            told = f"this check itself failed: {type(error).__name__}: {error}"
+        except BaseException as error:  # SystemExit too: a library's exit must not end the doctor
+            told = f"this check failed: {type(error).__name__}: {error}"
             answers.append([Finding(check.name, "bad", told, ASK)])
 
     thread = threading.Thread(target=look, name=f"doctor: {check.name}", daemon=True)
@@ -67,7 +67,7 @@ def guarded(check: Check) -> list[Finding]:
 
 
 def size(count: float) -> str:
-    """Bytes in words, in units of 1000: 64 MB, 1.5 GB."""
+    """Format a number of bytes in decimal units, such as 64 MB or 1.5 GB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             digits = ".3g" if count < 100 * scale else ".0f"

@@ -1,7 +1,7 @@
-"""The GPUs as the driver shows them: that they answer, are free, in a mode that ranks can use.
+"""The GPUs as the driver reports them: whether they answer, are free, and can be used by ranks.
 
-Reads what nvidia-smi says, and never opens a GPU: a context costs hundreds of MB on each. Lesson 01
-draws what their links carry; `torch_build.py` asks whether torch can use them.
+The checks read nvidia-smi and never open a GPU, because a CUDA context takes hundreds of MB. Lesson
+01 draws the bandwidth of their links; `torch_build.py` checks whether torch can use them.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from course_classroom.leases.smi import (
 )
 
 DRIVER = Path("/proc/driver/nvidia/version")
-BUSY = 1e9  # bytes in use that are more than the driver's own
-WITH_GPUS = "start the container with --gpus all (the NVIDIA Container Toolkit), or the job with"
+BUSY = 1e9  # bytes in use that exceed the driver's share
+WITH_GPUS = "start the container with --gpus all (needs NVIDIA Container Toolkit), or the job with"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def read_cuda(text: str) -> str:
-    """The newest CUDA that the driver can run, from nvidia-smi's own headline."""
+    """Return the newest CUDA version that the driver supports, from nvidia-smi's header."""
     found = re.search(r"CUDA (?:\w+ )?Version\s*:\s*(\d+\.\d+)", text)
     return found[1] if found else ""
 
 
 def read_links(text: str) -> dict[tuple[int, int], str]:
-    """The link of each pair of GPUs, from `topo -m`: NV18, PIX, PXB, PHB, NODE or SYS."""
+    """Return each GPU pair's link type from `nvidia-smi topo -m`, such as NV18, PIX or SYS."""
     columns: list[str] = []
     links: dict[tuple[int, int], str] = {}
     for line in _ESCAPES.sub("", text).splitlines():
         cells = line.split()
         if not columns:
-            # The headline has no cell in front; its GPU columns come first.
+            # The header row has no row label; its GPU columns come first.
             columns = [one for one in cells if re.fullmatch(r"GPU\d+", one)]
             continue
         if not cells or not re.fullmatch(r"GPU\d+", cells[0]):
@@ -56,7 +56,7 @@ def read_links(text: str) -> dict[tuple[int, int], str]:
 
 
 def links_in_words(links: dict[tuple[int, int], str]) -> str:
-    """`28 pairs over NV18`; where kinds differ, each with its count."""
+    """Describe the links, as in `28 pairs over NV18`, with a count for each kind of link."""
     kinds = Counter(links.values()).most_common()
     return ", ".join(f"{n} pair{'s' if n > 1 else ''} over {kind}" for kind, n in kinds)
 
@@ -70,7 +70,7 @@ def has_driver(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> bool:
 
 
 def gpus(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> list[Finding]:
-    """All of them in one line, then a line for each that ranks would trip over."""
+    """Return a finding for all GPUs, then one for each GPU that would cause problems for ranks."""
     answer = smi([f"--query-gpu={FIELDS}", FORMAT])
     found = read_gpus(answer.out) if answer.good else []
     if not found:
@@ -82,19 +82,19 @@ def gpus(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> list[Finding]:
     told += f"; driver {found[0].driver}, CUDA up to {cuda_of_driver(smi) or 'unknown'}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        told += f"; CUDA_VISIBLE_DEVICES={visible!r} narrows them"
+        told += f"; CUDA_VISIBLE_DEVICES={visible!r} restricts them"
     return [Finding("GPUs", "ok", told), *(f for gpu in found for f in _each(gpu))]
 
 
 def _none(code: int | None, said: str, driver: Path) -> Finding:
     if not driver.exists() and code is None:
-        return Finding("GPUs", "ok", "none, and no NVIDIA driver: ranks compute on the CPU")
+        return Finding("GPUs", "ok", "no GPU and no NVIDIA driver: ranks compute on the CPU")
     if code is None:
-        told = f"a driver is loaded, and nvidia-smi does not answer: {said}"
+        told = f"a driver is loaded, but nvidia-smi does not answer: {said}"
         more = "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        return Finding("GPUs", "bad", told, f"{more}; else put nvidia-smi on the PATH")
+        return Finding("GPUs", "bad", told, f"{more}; otherwise put nvidia-smi on the PATH")
     told = f"nvidia-smi finds none: {' '.join(said.split())[:300] or 'it printed nothing'}"
-    remedy = "reboot if the driver was just updated, else install it again (nvidia-smi must list "
+    remedy = "reboot if the driver was just updated, otherwise reinstall it (nvidia-smi must list "
     return Finding("GPUs", "bad", told, f"{remedy}every GPU); {WITH_GPUS} --gres=gpu:2")
 
 
@@ -106,27 +106,27 @@ def _each(gpu: Gpu) -> list[Finding]:
     name, found = f"GPU {gpu.index}", []
     back = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
     if gpu.mode == "Prohibited":
-        told = "its compute mode is Prohibited: no program may use it"
+        told = "its compute mode is Prohibited, so no program may use it"
         found.append(Finding(name, "bad", told, back))
     elif gpu.mode.startswith("Exclusive"):
-        told = f"its compute mode is {gpu.mode}: two ranks cannot share it"
+        told = f"its compute mode is {gpu.mode}, so two ranks cannot share it"
         found.append(Finding(name, "note", told, back))
     if gpu.mig:
-        told = "MIG is on: it is seen as slices, and NCCL does not join slices of one GPU"
+        told = "MIG is on: the GPU appears as slices, and NCCL cannot connect slices of one GPU"
         found.append(Finding(name, "note", told, f"sudo nvidia-smi -i {gpu.index} -mig 0"))
     used = gpu.used or 0
     if used > BUSY:
-        told = f"{size(used)} of {_memory(gpu)} are in use by other programs"
+        told = f"other programs use {size(used)} of {_memory(gpu)}"
         remedy = "see `nvidia-smi`; choose others with CUDA_VISIBLE_DEVICES, or wait until it ends"
         full = gpu.free is not None and gpu.free < 2 * CONTEXT_BYTES
         if full:
-            told += f"; two ranks need {size(2 * CONTEXT_BYTES)} of it before any tensor"
+            told += f"; two ranks need {size(2 * CONTEXT_BYTES)} of it before they allocate tensors"
         found.append(Finding(name, "bad" if full else "note", told, remedy))
     return found
 
 
 def links(smi: Smi = nvidia_smi) -> list[Finding]:
-    """How the GPUs reach each other; nothing is said of fewer than two."""
+    """Report how the GPUs are linked; return no finding for fewer than two GPUs."""
     if len(listed(smi)) < 2:
         return []
     pairs = read_links(smi(["topo", "-m"]).out)
@@ -136,5 +136,5 @@ def links(smi: Smi = nvidia_smi) -> list[Finding]:
     kinds = {"NV": "NVLink", "PI": "PCIe", "PX": "PCIe", "PH": "PCIe", "NO": "PCIe", "SY": "PCIe"}
     told += f" ({', '.join(sorted({kinds.get(one[:2], one) for one in pairs.values()}))})"
     if "SYS" in pairs.values():
-        told += "; SYS goes from one CPU socket to another"
+        told += "; SYS crosses from one CPU socket to the other"
     return [Finding("links", "ok", told)]

@@ -1,6 +1,6 @@
-"""Where files are written and ranks meet: temporary files, sockets, the disk, the loopback.
+"""Checks of temporary files, socket folders, the disk, the loopback interface and the host name.
 
-Each is tried by using it, the only sure way to know.
+Each check uses its resource, because only actual use is a reliable test.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from course_classroom.doctor.finding import Finding, size
 from course_lib.files import sync_file
 
 DISK_LEAST, DISK_COMFORT = 200e6, 2e9
-PROBE = 1 << 20  # bytes; more than a program of three lines needs, and less than anything else
-WAIT = 5.0  # seconds for one handshake with ourselves
+PROBE = 1 << 20  # bytes; enough for a three-line program
+WAIT = 5.0  # seconds for one handshake with this process itself
 
 
 def temporary(folder: Path | None = None) -> list[Finding]:
-    """Whether a file can be written where programs are told to put temporary ones. Python passes
-    over a full folder without a word and takes the next; a compiler does not."""
+    """Report whether the folder for temporary files is writable. Python silently skips a full
+    folder, but compilers fail."""
     name = "temporary files"
     named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")
     folder = Path(named) if folder is None else folder
@@ -30,14 +30,14 @@ def temporary(folder: Path | None = None) -> list[Finding]:
             file.write(bytes(PROBE))
             sync_file(file)
     except OSError as error:
-        told = f"{folder} cannot be written ({error.strerror})"
-        remedy = "free some space there, or TMPDIR=/a/folder/you/can/write/to"
+        told = f"{folder} is not writable ({error.strerror})"
+        remedy = "free some space there, or set TMPDIR=/a/folder/you/can/write/to"
         return [Finding(name, "bad", told, remedy)]
-    return [Finding(name, "ok", f"{folder} can be written")]
+    return [Finding(name, "ok", f"{folder} is writable")]
 
 
 def runtime() -> list[Finding]:
-    """Whether the ranks' sockets have a place: private, writable, with a path short enough."""
+    """Report whether the ranks' sockets have a private, writable folder with a short path."""
     from course_classroom.ranks import runs
 
     name = "the ranks' sockets"
@@ -52,15 +52,15 @@ def runtime() -> list[Finding]:
             meeting.listen()
     except OSError as error:
         why = error.strerror or error
-        told = f"no socket can be made in {folder.parent} ({why}); some network disks have none"
+        told = f"cannot create a socket in {folder.parent} ({why}); some network disks forbid it"
         return [Finding(name, "bad", told, remedy)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return [Finding(name, "ok", f"{folder.parent}, paths of {len(str(folder))} of 85 characters")]
+    return [Finding(name, "ok", f"{folder.parent}; paths use {len(str(folder))} of 85 characters")]
 
 
 def disk(root: Path, temporary: Path | None = None) -> list[Finding]:
-    """Free space where the learner works and where temporary files go."""
+    """Report the free space where the learner works and where temporary files go."""
     temporary = Path(tempfile.gettempdir()) if temporary is None else temporary
     places = {"disk (the course)": root, "disk (temporary files)": temporary}
     if os.stat(root).st_dev == os.stat(temporary).st_dev:
@@ -70,17 +70,17 @@ def disk(root: Path, temporary: Path | None = None) -> list[Finding]:
 
 def _room(name: str, folder: Path, free: int) -> Finding:
     told = f"{size(free)} free in {folder}"
-    remedy = "free some space there (`du -xh --max-depth=1 | sort -h` shows what takes it)"
+    remedy = "free some space there (`du -xh --max-depth=1 | sort -h` shows the largest folders)"
     if free < DISK_LEAST:
         return Finding(name, "bad", f"{told}; a lesson's files need {size(DISK_LEAST)}", remedy)
     if free < DISK_COMFORT:
-        more = f"checkpoints and NVMe offload want {size(DISK_COMFORT)}"
+        more = f"checkpoints and NVMe offload need {size(DISK_COMFORT)}"
         return Finding(name, "note", f"{told}; {more}", remedy)
     return Finding(name, "ok", told)
 
 
 def loopback() -> list[Finding]:
-    """A connection to ourselves, made and used: ranks of one machine talk over it."""
+    """Report whether a loopback connection works, because ranks on one machine use it."""
     from course_lib.ranks import loopback_interface
 
     try:
@@ -92,17 +92,17 @@ def loopback() -> list[Finding]:
                 two.settimeout(WAIT)
                 two.recv(1)
     except (OSError, RuntimeError) as error:
-        remedy = "sudo ip link set lo up (a container without network: not with --network=none)"
+        remedy = "sudo ip link set lo up (a container needs its network, so not --network=none)"
         return [Finding("loopback", "bad", f"127.0.0.1 does not work: {error}", remedy)]
-    return [Finding("loopback", "ok", f"{interface}, a connection to 127.0.0.1 carries data")]
+    return [Finding("loopback", "ok", f"{interface}; a connection to 127.0.0.1 carries data")]
 
 
 def host_name() -> list[Finding]:
-    """Whether the machine's own name has an address: launchers of many nodes ask for it."""
+    """Report whether the machine's own name resolves, because multi-node launchers look it up."""
     try:
         socket.getaddrinfo(socket.gethostname(), None)
     except (OSError, UnicodeError):
-        told = "this machine's own name has no address; torchrun and deepspeed may wait for it"
+        told = "this machine's own name has no address, so torchrun and deepspeed may wait for it"
         remedy = 'echo "127.0.1.1 $(hostname)" | sudo tee -a /etc/hosts'
         return [Finding("host name", "note", told, remedy)]
     return [Finding("host name", "ok", "it has an address")]

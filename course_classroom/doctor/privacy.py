@@ -1,6 +1,6 @@
-"""What a report must not carry when it is sent to somebody: names of people and machines, tokens.
+"""Removal of private data from a report: names of people and machines, and tokens.
 
-Done once, on every text of the finished report, so that no check has to think of it.
+It is applied once, to every text of the finished report, so checks need not remove such data.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _SECRETS = [
 
 @dataclass(frozen=True)
 class Private:
-    """What to leave out: the home folder, the user's name, the machine's names."""
+    """Names to remove: the home folder, the user's name, the machine's names."""
 
     home: str
     user: str
     hosts: tuple[str, ...]
 
     def without(self, text: str) -> str:
-        """The text with ~ for the home folder, <user> in paths, <host> for the machine."""
+        """Replace the home folder with ~, the user with <user> and the machine with <host>."""
         if len(self.home) > 1:
             text = re.sub(rf"{re.escape(self.home)}(?![\w.-])", "~", text)
         if self.user:
-            # As a part of a path, of user@host or of a listing; `root` in a sentence is a word.
+            # In a path, in user@host or in a listing; in a sentence, `root` is a word.
             name = re.escape(self.user)
             text = re.sub(rf"(?<=/){name}(?![\w.-])|(?<![\w.-]){name}(?=@)", "<user>", text)
         for host in self.hosts:
@@ -44,7 +44,7 @@ class Private:
 
 
 def of_this_machine() -> Private:
-    """The names of this user and this machine."""
+    """Return the names of this user and this machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -55,7 +55,7 @@ def of_this_machine() -> Private:
 
 
 def scrubbed(value: object, private: Private) -> object:
-    """The same JSON value with every text in it gone through `without`."""
+    """Return a copy of a JSON value with `without` applied to every string in it."""
     if isinstance(value, str):
         return private.without(value)
     if isinstance(value, list | tuple):

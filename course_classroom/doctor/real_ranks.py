@@ -1,7 +1,7 @@
-"""Ranks as a notebook starts them: a real all-reduce, its sum checked, and its time by size.
+"""A test with ranks started as in a notebook: an all-reduce, its sum, and its time by size.
 
-What fails is told in the cluster's own words, first cause first. Times are shown, never judged.
-Lesson 01 explains the verb and the two columns.
+A failure is reported with the cluster's explanation, first cause first. Times are shown but not
+judged. Lesson 01 explains the operation and both columns.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from course_classroom.ranks.cluster import Cluster
 
 NAME = "all-reduce"
-SIZES = [1 << 10 << 2 * step for step in range(8)]  # 1 kB to 16 MB, times four
+SIZES = [1 << 10 << 2 * step for step in range(8)]  # 1 kB to 16 MB in steps of 4
 DEADLINE = 60.0
 NUMBERS = 1000
 REMEDY = (
-    "look at the lines above for a cause; `course stop --all` ends stray ranks; "
-    "NCCL_DEBUG=INFO course doctor shows what NCCL did"
+    "look for a cause in the lines above; `course stop --all` ends stray ranks. For the log of "
+    "NCCL, run NCCL_DEBUG=INFO course doctor"
 )
 SUM = f"""
 x = torch.arange({NUMBERS}, device=device, dtype=torch.float32) * (rank + 1)
@@ -36,7 +36,7 @@ seconds = time_all_reduce({SIZES}, device, group)
 
 @dataclass
 class RealRanks:
-    """The check; once it has run, `rows` holds the bandwidths and `backend` what carried them."""
+    """The check; after its run, `rows` holds the bandwidths and `backend` the backend's name."""
 
     world: int = 2
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -49,9 +49,9 @@ class RealRanks:
         try:
             cluster.start()
         except (RuntimeError, MemoryError, OSError) as error:
-            # Who else holds memory is between people on this node, not for a report.
-            why = str(error).partition("; who holds what")[0]
-            return [Finding(NAME, "bad", f"{self.world} ranks do not start: {why}", REMEDY)]
+            # Other users' memory concerns the people on this node and must not appear in a report.
+            why = str(error).partition(". Holders: ")[0]
+            return [Finding(NAME, "bad", f"{self.world} ranks cannot start: {why}", REMEDY)]
         try:
             self.backend = cluster.backend
             found = real_sum(cluster)
@@ -74,7 +74,7 @@ class RealRanks:
 
 
 def real_sum(cluster: Cluster) -> Finding:
-    """One all-reduce on running ranks, and whether every rank has the sum."""
+    """Run one all-reduce on running ranks and check that every rank has the sum."""
     ended = cluster.run(SUM, deadline=DEADLINE, label="the all-reduce")
     if ended.failed:
         return Finding(NAME, "bad", _story(ended), REMEDY)
@@ -89,33 +89,33 @@ def real_sum(cluster: Cluster) -> Finding:
 
 
 def lease(cluster: Cluster) -> list[Finding]:
-    """Where these ranks did not get what they asked for, a line; without the names of others."""
+    """Report a lease smaller than requested, without the names of other users."""
     held = cluster.lease
     if held is None or not held.told:
         return []
     if held.claim is None:
-        remedy = "set COURSE_LEASES to a folder that all learners of this node can write to"
+        remedy = "set COURSE_LEASES to a folder that is writable for all learners of this node"
         return [Finding("leases", "note", held.told[0], remedy)]
     count = len(held.gpus or [])
-    told = f"others hold GPUs of this node: the ranks above have {count}, and ran on what they got"
+    told = f"others hold GPUs of this node; the ranks above got {count} and ran on those"
     return [
-        Finding("leases", "note", told, "wait for them, or see who it is: `course status --all`")
+        Finding("leases", "note", told, "wait for them, or run `course status --all` to see who")
     ]
 
 
 def wrong_ranks(sums: list[torch.Tensor], world: int) -> list[int]:
-    """The ranks whose sum is not what all ranks' numbers add up to."""
+    """Return the ranks whose sum differs from the sum of all ranks' inputs."""
     import torch
 
-    # Rank r brings r + 1 times the numbers; whole numbers below 2**24 are exact in float32.
+    # Rank r adds r + 1 times the numbers; integers below 2**24 are exact in float32.
     expected = torch.arange(NUMBERS, dtype=torch.float32) * (world * (world + 1) // 2)
     return [rank for rank, got in enumerate(sums) if not torch.equal(got, expected)]
 
 
 def rows(seconds: list[list[float]], world: int, backend: str) -> list[dict[str, Any]]:
-    """A row for each size; the slowest rank's time counts.
+    """Return a row for each size, with the time of the slowest rank.
 
-    `gb_per_s` counts what each rank has to send, 2(n−1)/n times the bytes, as the ledger does.
+    Like the ledger, `gb_per_s` counts 2(n−1)/n times the size, which each rank must send.
     """
     return [
         {

@@ -1,7 +1,7 @@
-"""Python, its packages, JupyterLab and its kernel, and what grading relies on.
+"""Python, its packages, JupyterLab and its kernel, and the requirements of grading.
 
-Packages are held against pyproject.toml's ranges and constraints.txt's pins: out of its range is
-bad, another version than the pinned one is a note.
+Packages are compared with the ranges in pyproject.toml and the pins in constraints.txt. A version
+outside its range is `bad`; a version other than the pin is a `note`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 Installed = Callable[[str], "str | None"]
-NEEDED = "classroom"  # the extra without which no lesson runs
+NEEDED = "classroom"  # the extra that every lesson needs
 
 
 def installed_version(name: str) -> str | None:
@@ -33,20 +33,20 @@ def installed_version(name: str) -> str | None:
 
 
 def python(root: Path, version: str | None = None) -> list[Finding]:
-    """This Python against the range in pyproject.toml."""
+    """Compare this Python with the range in pyproject.toml."""
     from packaging.specifiers import SpecifierSet
 
     version = platform.python_version() if version is None else version
     wanted = _project(root)["requires-python"]
-    told = f"{version} ({platform.python_implementation()}); the course runs on {wanted}"
+    told = f"{version} ({platform.python_implementation()}); the course needs {wanted}"
     if SpecifierSet(wanted).contains(version, prereleases=True):
         return [Finding("Python", "ok", told)]
-    remedy = "install a Python of that range, then PYTHON=/path/to/it make setup"
+    remedy = "install a Python in that range, then run PYTHON=/path/to/it make setup"
     return [Finding("Python", "bad", told, remedy)]
 
 
 def packages(root: Path, installed: Installed = installed_version) -> list[Finding]:
-    """A line for each package that is not as it should be, and one that counts the rest."""
+    """Return a finding for each package with a problem, and one that counts the other packages."""
     from packaging.utils import canonicalize_name
 
     project = _project(root)
@@ -65,10 +65,10 @@ def packages(root: Path, installed: Installed = installed_version) -> list[Findi
                 found += _judge(wanted, version, pins.get(canonicalize_name(wanted.name)))
             seen.add(wanted.name)
         if lacking:
-            told = f"not installed: {', '.join(lacking)}; what needs them is left out or skipped"
+            told = f"not installed: {', '.join(lacking)}, so the parts that need them are skipped"
             more = f"python -m pip install -c constraints.txt '.[{extra}]', or make setup"
             found.append(Finding(f"packages [{extra}]", "note", told, more))
-    told = f"{len(seen)} that the course names were looked at, {len(found)} remark(s)"
+    told = f"checked {len(seen)} packages that the course lists: {len(found)} remark(s)"
     return [Finding("packages", "ok", told), *found]
 
 
@@ -79,7 +79,7 @@ def _judge(wanted: Requirement, version: str | None, pin: Requirement | None) ->
         has = "not installed" if version is None else f"{version} is installed"
         return [Finding(name, "bad", f"{has}; the course needs {wanted}", remedy)]
     if pin is not None and not pin.specifier.contains(version, prereleases=True):
-        told = f"{version} is installed, within the range {wanted.specifier}; tested with"
+        told = f"{version} is installed, within the range {wanted.specifier}, but tested with"
         return [Finding(name, "note", f"{told} {str(pin.specifier).lstrip('=')}", remedy)]
     return []
 
@@ -93,7 +93,7 @@ def _project(root: Path) -> dict[str, Any]:
 
 
 def _requirements(texts: list[str]) -> list[Requirement]:
-    """Those that hold on this machine."""
+    """Return the requirements that apply to this machine."""
     from packaging.requirements import Requirement
 
     wanted = [Requirement(text) for text in texts]
@@ -109,32 +109,32 @@ def jupyterlab(python: str = sys.executable) -> list[Finding]:
 
 
 def kernel(name: str = "python3") -> list[Finding]:
-    """The kernel named in the notebooks, and that it runs this very Python."""
+    """Check that the kernel named in the notebooks exists and runs this Python."""
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
     remedy = "python -m ipykernel install --sys-prefix"
     try:
         program = KernelSpecManager().get_kernel_spec(name).argv[0]
     except NoSuchKernel:
-        told = f"there is no kernel {name!r}, which the notebooks name"
+        told = f"the notebooks use the kernel {name!r}, which is not installed"
         return [Finding("kernel", "bad", told, remedy)]
-    # Jupyter itself puts the running Python in for these.
+    # Jupyter itself replaces these with the running Python.
     if program in ("python", "python3", f"python{sys.version_info[0]}.{sys.version_info[1]}"):
         program = sys.executable
     if shutil.which(program) is None:
-        told = f"the kernel {name!r} names {program}, which is not there"
+        told = f"the kernel {name!r} names {program}, which does not exist"
         return [Finding("kernel", "bad", told, remedy)]
     if Path(program).parent != Path(sys.executable).parent:
-        told = f"the kernel {name!r} runs {program}, not this environment's {sys.executable}"
+        told = f"the kernel {name!r} runs {program}; this environment's Python is {sys.executable}"
         return [Finding("kernel", "note", told, remedy)]
-    return [Finding("kernel", "ok", f"{name!r} runs this environment's Python")]
+    return [Finding("kernel", "ok", f"{name!r} runs the Python of this environment")]
 
 
 def grading(standing: Walls | None = None) -> list[Finding]:
-    """The walls that stand round answers while `course grade` runs them."""
+    """Report the sandbox layers that `course grade` can put around answers on this machine."""
     standing = built() if standing is None else standing
     told = str(standing).rstrip(".")
     if standing.confined and standing.numbers and standing.network:
         return [Finding("grading", "ok", told)]
-    remedy = "learners need none of it; to grade, take a Linux of 5.13 or later with Landlock, or "
+    remedy = "learners do not need it; for grading, use Linux 5.13 or later with Landlock, or "
     return [Finding("grading", "note", told, remedy + "a sandbox (docs/instructors.md)")]

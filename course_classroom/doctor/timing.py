@@ -1,6 +1,6 @@
-"""Runs on every rank of the doctor's: an all-reduce at several sizes, each timed a few times.
+"""The doctor's measurement on every rank: all-reduces of several sizes, each timed a few times.
 
-Lesson 01 measures the same with more care and fits a line to it.
+Lesson 01 measures these times more carefully and fits a line to them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ WARM_UP = 2
 def time_all_reduce(
     sizes: list[int], device: torch.device, group: dist.ProcessGroup
 ) -> list[float]:
-    """The median seconds of an all-reduce of so many bytes, for each size."""
-    for _ in range(WARM_UP):  # what comes first pays for connections and for code being loaded
+    """Return the median time in seconds of an all-reduce for each size in bytes."""
+    for _ in range(WARM_UP):  # the first calls also set up connections and load code
         _median(torch.zeros(sizes[0] // 4, device=device), group)
     return [_median(torch.zeros(size // 4, device=device), group) for size in sizes]
 
@@ -38,6 +38,6 @@ def _median(x: torch.Tensor, group: dist.ProcessGroup) -> float:
 
 
 def _settle(device: torch.device) -> None:
-    # A GPU is handed its work and has not done it yet.
+    # A GPU call returns before the work is done.
     if device.type == "cuda":
         torch.cuda.synchronize(device)

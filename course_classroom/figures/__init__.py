@@ -1,7 +1,7 @@
-"""Figures: one function per kind of picture, drawn from what was executed, one colour per rank.
+"""Figures drawn from executed code: one function per kind, one colour per rank.
 
-Each file draws one kind and says which lesson shows it; `colours.py` has the looks of ranks and of
-methods, `shapes.py` what pictures share. matplotlib is loaded at the first picture. From lesson 00
+Each file draws one kind and names the lesson that shows it. `colours.py` has the styles of ranks
+and methods, and `shapes.py` the shared shapes. The first picture imports matplotlib. From lesson 00
 on.
 """
 

@@ -1,7 +1,7 @@
-"""What a forward keeps for its backward, by the part that keeps it; one bar for each plan.
+"""A chart of the activations that a forward pass keeps, by part, with one bar for each plan.
 
-`keeping` asks autograd, tensor by tensor, and counts each storage once; `activations` draws several
-such counts below each other. Lesson 06 draws a block with its tokens replicated and sharded.
+`keeping` counts the bytes that autograd saves, each storage once. `activations` draws one bar for
+each such count. Lesson 06 draws a block with replicated and with sharded tokens.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ BETWEEN = "between"
 
 @contextmanager
 def keeping(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
-    """Bytes that autograd keeps, by the innermost of these parts that was at work; without weights.
+    """Count the bytes, excluding weights, that autograd saves during each innermost active part.
 
-    A storage that several parts keep is counted for the first of them. What is kept while none is
-    at work is under "between". For a forward alone: no backward belongs into the block.
+    A storage that several parts keep is counted only for the first of them. Tensors saved while no
+    part is active count as "between". The `with` block must contain only a forward pass.
     """
     from torch.autograd.graph import saved_tensors_hooks
 
@@ -37,7 +37,7 @@ def keeping(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
         storage = tensor.untyped_storage()
         key = storage.data_ptr()
         if storage.nbytes() and key not in weights and key not in seen:
-            seen[key] = tensor.detach()  # alive until the end: no later one can take its place
+            seen[key] = tensor.detach()  # kept alive so that no later tensor reuses its address
             kept[at_work[-1]] += storage.nbytes()
         return tensor
 
@@ -55,9 +55,9 @@ def keeping(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, int]]:
 def activations(
     kept: Mapping[str, Mapping[str, int]], *, unit: float, called: str, title: str = ""
 ) -> Picture:
-    """Draw a bar for each plan, made of its places in their order; `kept[plan][place]` in bytes.
+    """Draw a bar for each plan, divided into its places; `kept[plan][place]` is in bytes.
 
-    Numbers stand in units of `unit` bytes, which is `called` so. Every plan has the same places.
+    Values are shown in units of `unit` bytes, named `called`. Every plan must have the same places.
     """
     places = list(next(iter(kept.values())))
     lengths = {plan: [row[place] / unit for place in places] for plan, row in kept.items()}
@@ -69,16 +69,16 @@ def activations(
     def paint(figure) -> None:
         axis = figure.subplots()
         stacked(axis, lengths, looks, "{:.2f}".format)
-        axis.set_xlabel(f"kept between forward and backward, in {called}")
+        axis.set_xlabel(f"kept between forward and backward pass, in {called}")
 
     parts = {
         plan: (
             ", ".join(f"{place} {wide:.2f}" for place, wide in zip(places, row, strict=True)),
-            f"in all {sum(row):.2f}",
+            f"{sum(row):.2f} in total",
         )
         for plan, row in lengths.items()
     }
     words = in_words(
-        f"What a rank keeps between forward and backward, in {called}", parts, between="; "
+        f"Activations kept between forward and backward pass, in {called}", parts, between="; "
     )
     return draw((WIDE, ROW * len(kept) + 1.1), words, paint, title)

@@ -1,7 +1,7 @@
-"""Time by size, and the straight line through it: T = α + β · bytes.
+"""Time against message size, with a straight line fitted to the times: T = α + β · bytes.
 
-α is what a collective costs however little it moves, 1/β the bytes per second that it reaches when
-it moves much. Measured where it is drawn; no constant of any machine. Lesson 01 fits the first.
+α is a collective's cost at any size, and 1/β is the bytes per second that large messages reach.
+Both are measured, never taken from a table. Lesson 01 draws the first fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from course_classroom.figures.colours import INK, QUIET, Picture, draw, line_loo
 
 
 class Fit(NamedTuple):
-    """The two numbers of a link, as seen by one collective on one machine at one time."""
+    """The two parameters of a link, as measured with one collective."""
 
     alpha: float  # seconds
     beta: float  # seconds per byte
@@ -28,18 +28,18 @@ class Fit(NamedTuple):
 
     @property
     def half(self) -> float:
-        """The size at which as much time goes into starting as into moving."""
+        """Return the size in bytes at which starting takes as much time as moving the data."""
         return self.alpha / self.beta
 
 
 def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> Fit:
-    """The line that has the least *relative* error: small messages count as much as large ones."""
+    """Fit the line with the smallest *relative* error: small and large messages count alike."""
     if len(bytes_) != len(seconds) or len(bytes_) < 2:
         raise ValueError(
-            f"a line needs two points or more, each with a size and a time; "
-            f"there are {len(bytes_)} sizes and {len(seconds)} times"
+            "a line needs at least two points, each with a size and a time; there are "
+            f"{len(bytes_)} sizes and {len(seconds)} times"
         )
-    # Least squares of (α + β b − t) / t: two normal equations, solved by hand.
+    # Least squares of (α + β b − t) / t: two normal equations, solved directly.
     weights = [1 / t**2 for t in seconds]
     w = sum(weights)
     wb = sum(k * b for k, b in zip(weights, bytes_, strict=True))
@@ -48,10 +48,10 @@ def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> Fit:
     wbt = sum(k * b * t for k, b, t in zip(weights, bytes_, seconds, strict=True))
     determinant = w * wbb - wb * wb
     if determinant <= 0:
-        raise ValueError("all sizes are the same: a line cannot be laid through one size")
+        raise ValueError("all sizes are the same, so no line can be fitted")
     beta = (w * wbt - wb * wt) / determinant
     alpha = (wt - beta * wb) / w
-    # A noisy machine can tilt the line below zero; a message takes no negative time.
+    # Noise can push the fit below zero, but a message cannot take negative time.
     return Fit(max(alpha, 1e-9), max(beta, 1e-15))
 
 
@@ -61,10 +61,10 @@ def bandwidth(
     *,
     title: str = "",
 ) -> Picture:
-    """Draw (bytes, seconds) of one collective or several, with the fitted line of each.
+    """Draw the (bytes, seconds) points of one or more collectives, each with its fitted line.
 
-    Left the time, right the bytes per second; both axes are logarithmic. With one line, its α, its
-    1/β, and the size at which half of the time is α are marked.
+    Time is on the left, bytes per second on the right; all axes are logarithmic. For a single line,
+    α, 1/β and the size at which α is half of the time are marked.
     """
 
     def paint(figure) -> None:
@@ -81,7 +81,7 @@ def bandwidth(
         left.set_ylabel("milliseconds")
         right.set_ylabel("GB per second")
         for axis in (left, right):
-            axis.set(xscale="log", yscale="log", xlabel="bytes that each rank has to send")
+            axis.set(xscale="log", yscale="log", xlabel="bytes that each rank must send")
             axis.grid()
         if len(measured) == 1:
             _marks(left, right, fits[name], [b for b, _ in points])
@@ -101,13 +101,13 @@ def bandwidth(
 
 
 def smooth(sizes: Sequence[float], points: int = 200) -> list[float]:
-    """From the least to the largest in equal steps of a logarithmic axis."""
+    """Return sizes from the smallest to the largest, evenly spaced on a logarithmic axis."""
     low, high = min(sizes), max(sizes)
     return [low * (high / low) ** (k / (points - 1)) for k in range(points)]
 
 
 def _marks(left, right, line: Fit, sizes: Sequence[float]) -> None:
-    """α as the height of the plateau, 1/β as that of the ceiling, and where they meet."""
+    """Mark the plateau's height α, the ceiling's height 1/β, and the size at which they meet."""
     rule = {"color": QUIET, "linewidth": 1.0, "linestyle": "--", "zorder": 0}
     milli, giga = line.alpha * 1e3, line.bytes_per_second / 1e9
     left.axhline(milli, **rule)

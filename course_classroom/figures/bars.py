@@ -1,8 +1,8 @@
-"""Bytes as bars: the same ways in every panel, each bar with its number beside it.
+"""Bar charts of bytes: every panel has the same ways, and each bar has its value next to it.
 
-In `bars` a panel has a scale of its own that begins at 0, so that what is too small to see is too
-small; `stacked_bars` has one scale for all, and parts. Lesson 07 draws what three ways to a loss
-send, and what they hold; lesson 12 where the bytes of each setting are.
+In `bars` each panel has its own scale from 0, so values that are too small to see are negligible.
+`stacked_bars` has one scale for all bars and divides them into parts. Lesson 07 draws the bytes
+that three ways to a loss send and hold, and lesson 12 the place of each setting's bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from course_classroom.figures.colours import CARD, INK, Picture, draw, in_words,
 from course_classroom.figures.shapes import stacked
 
 HIGH, PANEL, WIDEST = 0.34, 3.2, 9.0  # inches: a bar with its space, a panel, the picture
-PARTS = (0, 3, 1, 2, 4)  # of the methods' colours: neighbours far apart in lightness
+PARTS = (0, 3, 1, 2, 4)  # indices of the methods' colours: neighbours differ clearly in lightness
 _UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -28,7 +28,7 @@ def bars(panels: Mapping[str, Mapping[str, float]], *, title: str = "") -> Pictu
 
 
 def shown(nbytes: float) -> str:
-    """With its unit, to three digits where there are more than bytes."""
+    """Format a number of bytes with a unit, to three significant digits in kB and MB."""
     unit, size = next((u for u in _UNITS if nbytes >= u[1]), _UNITS[-1])
     return f"{nbytes / size:,.3g} {unit}" if size > 1 else f"{nbytes:,.0f} {unit}"
 
@@ -52,7 +52,7 @@ def _paint(figure, panels: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def stacked_bars(ways: Mapping[str, Mapping[str, float]], *, title: str = "") -> Picture:
-    """Draw `ways[way][part]` in bytes: a bar for each way, made of its parts, all on one scale."""
+    """Draw `ways[way][part]` in bytes: one stacked bar of parts for each way, on one scale."""
     parts = list(next(iter(ways.values())))
     most = max(sum(row.values()) for row in ways.values())
     unit, size = next(u for u in _UNITS if most >= u[1] or u[1] == 1.0)
@@ -69,7 +69,7 @@ def stacked_bars(ways: Mapping[str, Mapping[str, float]], *, title: str = "") ->
 
 
 def _numbers(panels: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
-    """What words say of bars: each with its bytes."""
+    """Describe the bars in each panel in words: each way with its bytes."""
     return {
         name: [f"{way} {shown(nbytes)}" for way, nbytes in panel.items()]
         for name, panel in panels.items()

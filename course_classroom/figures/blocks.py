@@ -1,7 +1,7 @@
-"""Which rank holds which block of a matrix: a row for each product, the matrices to scale.
+"""Blocks of matrices by rank: a row for each product, the matrices drawn to scale.
 
-Drawn from the ranks' own tensors and their layouts in the notation; what a layout says and the
-tensors do not keep is refused. Lesson 02 draws its two layouts, lesson 04 the two in a row.
+The picture uses the ranks' tensors and their layouts, and refuses tensors that contradict a layout.
+Lesson 02 draws its two layouts, and lesson 04 draws both in one row.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from course_classroom.figures.statement_rows import sheets
 from course_lib.layout import Layout, Statement, check
 
 LARGEST = 1.35  # inches of the longest dim in a picture
-SMALLEST = 0.2  # and of the shortest: a bias is a line otherwise
+SMALLEST = 0.2  # and of the shortest; otherwise a bias would be a line
 
 
 class Matrix(NamedTuple):
-    """One tensor as it is on the ranks: the size of each block along the dim that is sharded."""
+    """A tensor on the ranks, with the size of each rank's block along the sharded dim."""
 
     layout: Layout
     shape: tuple[int, ...]  # of the logical tensor
     cut: int | None  # the dim that is sharded
-    pieces: tuple[int, ...]  # of each rank, along that dim; of one that is not sharded, ones
+    pieces: tuple[int, ...]  # of each rank along that dim; ones if it is not sharded
 
     @property
     def size(self) -> str:
@@ -39,11 +39,11 @@ class Matrix(NamedTuple):
 def blocks(
     statements: str | Sequence[str], held: Sequence[Mapping[str, Tensor]], *, title: str = ""
 ) -> Picture:
-    """Draw `statements`, such as "X[b, h] W[h, f@tp] -> Y[b, f@tp]", as `held[rank]` has them.
+    """Draw `statements`, such as "X[b, h] W[h, f@tp] -> Y[b, f@tp]", with each `held[rank]`.
 
-    A block has the colour of the rank that holds it; what is replicated is grey; a partial sum is a
-    sheet for each rank's summand, and the all-reduce that a result needs follows it. Tensors have
-    one dim or two, and are sharded over tp, or replicated, or a partial sum.
+    A block has the colour of the rank that holds it. Replicated tensors are grey. A partial sum has
+    one sheet for each rank's summand, followed by the all-reduce that completes it. Tensors have
+    one or two dims and are replicated, partial sums, or sharded over tp.
     """
     rows = []
     for line in [statements] if isinstance(statements, str) else statements:
@@ -74,11 +74,11 @@ def blocks(
 def _matrix(layout: Layout, held: Sequence[Mapping[str, Tensor]]) -> Matrix:
     tensors = [mine[layout.name] for mine in held if layout.name in mine]
     if len(tensors) != len(held):
-        raise ValueError(f"{layout}: not every rank has handed over its {layout.name}")
+        raise ValueError(f"{layout}: a rank has not passed its {layout.name}")
     if not 1 <= len(layout.dims) <= 2 or any(axis != "tp" for axis in layout.axes):
         raise ValueError(
-            f"{layout} cannot be drawn: a tensor of one dim or two, replicated, or sharded over "
-            "tp, or a partial sum over it"
+            f"{layout} cannot be drawn: it must have one or two dims and be replicated, sharded "
+            "over tp, or a partial sum over tp"
         )
     cut = next((i for i, dim in enumerate(layout.dims) if dim.axes), None)
     shape, pieces = list(tensors[0].shape), tuple(1 for _ in held)
@@ -89,7 +89,7 @@ def _matrix(layout: Layout, held: Sequence[Mapping[str, Tensor]]) -> Matrix:
 
 
 def _hold(line: str, statement: Statement, held: Sequence[Mapping[str, Tensor]]) -> None:
-    """Refuse what the shapes and values of the tensors do not bear out."""
+    """Raise an error if shapes or values contradict the statement."""
     n = len(held)
     names = [layout.name for layout in statement.layouts]
     sizes: dict[str, int] = {}
@@ -108,12 +108,12 @@ def _hold(line: str, statement: Statement, held: Sequence[Mapping[str, Tensor]])
         alike = [torch.allclose(first, other, rtol=1e-5, atol=1e-8) for other in others]
         if layout.owed and any(alike):
             raise ValueError(
-                f"{layout} is declared a partial sum, and two ranks hold the same values; was it "
-                "all-reduced already?"
+                f"{layout} is declared a partial sum, but two ranks hold the same values; was it "
+                "already all-reduced?"
             )
         if not layout.owed and not all(alike):
             raise ValueError(
-                f"{layout} is declared replicated, and the ranks hold different values"
+                f"{layout} is declared replicated, but the ranks hold different values"
             )
 
 
@@ -136,4 +136,4 @@ def _in_words(matrix: Matrix) -> str:
         return f"{name} is replicated"
     what = "elements" if len(matrix.shape) == 1 else ("rows", "columns")[matrix.cut]
     shares = ", ".join(f"{piece} on rank {r}" for r, piece in enumerate(matrix.pieces))
-    return f"{name} has its {what} sharded: {shares}"
+    return f"{name} is sharded along its {what}: {shares}"

@@ -1,6 +1,6 @@
-"""What rounding costs against the bits that it leaves: a point for each way, a panel for each cost.
+"""Cost of rounding against the number of bits, with a point for each way and a panel per cost.
 
-Appendix E2 draws the output's error and the perplexity of a GPT whose weights were rounded.
+Appendix E2 draws the output error and the perplexity of a GPT with rounded weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WIDE, HIGH = 4.2, 3.6  # inches of a panel
 def by_bits(
     bits: Mapping[str, float], panels: Mapping[str, Mapping[str, float]], *, title: str = ""
 ) -> Picture:
-    """Draw `panels[cost][way]` over `bits[way]`; every panel has the ways of `bits`."""
+    """Draw `panels[cost][way]` against `bits[way]`; every panel has the same ways as `bits`."""
     words = {
         name: [f"{way} at {bits[way]:.2f} bits {cost:.4g}" for way, cost in panel.items()]
         for name, panel in panels.items()
@@ -26,7 +26,7 @@ def by_bits(
 
 
 def apart(heights: list[float], least: float) -> list[float]:
-    """The heights, moved up where two would be nearer than `least`; their order is kept."""
+    """Return the heights in the same order, moved up where two are closer than `least`."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
     moved, before = list(heights), -float("inf")
     for i in order:
@@ -35,7 +35,7 @@ def apart(heights: list[float], least: float) -> list[float]:
 
 
 def column_of(bits: Mapping[str, float]) -> dict[str, float]:
-    """Where the names of points stand: to the right of all points less than a bit from theirs."""
+    """Return each label's x: to the right of all points less than one bit beyond its own point."""
     return {way: max(x for x in bits.values() if x < here + 1) + 0.4 for way, here in bits.items()}
 
 
@@ -56,5 +56,5 @@ def _paint(figure, bits: Mapping[str, float], panels: Mapping) -> None:
             xlim=(min(bits.values()) - 0.3, max(columns.values()) + 1.8),
             ylim=(low - 0.1 * room, max(high, *labels) + 0.1 * room),
             title=name,
-            xlabel="bits for each weight, scales counted",
+            xlabel="bits per weight, including scales",
         )

@@ -1,8 +1,8 @@
-"""One colour per rank throughout the course, others for methods, and the picture a notebook shows.
+"""One colour per rank throughout the course, other colours for methods, and the notebook's picture.
 
-The colours stay apart for colour-blind eyes and are never alone: a label or a hatch says the same.
-What is no rank (a method, a part, an operation) has greys and one accent. A picture is a white
-card, so that it reads in a dark notebook too, and carries its words with it.
+Colour-blind readers can distinguish the colours, and a label or hatch always repeats the
+distinction. Methods, parts and operations have greys and one accent. A picture has a white
+background, readable in a dark notebook, and includes its description.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-# Okabe and Ito's palette, made to be told apart by everybody, in an order of our own: the first
-# four stay furthest apart for each kind of colour-blindness.
+# Okabe and Ito's palette, designed for colour-blind readers, reordered so that the first four
+# differ most for each kind of colour-blindness.
 RANKS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#D55E00", "#F0E442", "#5C5C5C")
 HATCHES = ("", "//", "..", "xx", "--", "++", "oo", "\\\\")
-# What is no rank: cool greys and one accent, told apart by their lightness alone. No colour and no
-# hatch of a rank is among them, but for the plain one.
+# For anything that is not a rank: cool greys and one accent that differ in lightness. Apart from
+# the plain hatch, they share no colour and no hatch with the ranks.
 METHODS = ("#22272B", "#B5174B", "#888B8F", "#C6C8CB", "#6B0B2B")
 METHOD_HATCHES = ("", "|||", "", "", "|")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -26,31 +26,31 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)))
 INK, QUIET, CARD = "#1a1a1a", "#6b6b6b", "#ffffff"
 DPI = 110
 TITLE = 0.3  # inches above a picture that has a title
-PAPER = "#f2f2f2"  # of a box that is no rank's
-REPLICATED, EDGE = "#e9e9e9", "#bdbdbd"  # what all ranks hold
+PAPER = "#f2f2f2"  # of a box that belongs to no rank
+REPLICATED, EDGE = "#e9e9e9", "#bdbdbd"  # held by all ranks
 
 
 def of_rank(rank: int) -> str:
-    """The colour of a rank; beyond eight they repeat, and the labels tell them apart."""
+    """Return a rank's colour; beyond eight, colours repeat and labels distinguish the ranks."""
     return RANKS[rank % len(RANKS)]
 
 
 def rank_look(rank: int) -> dict[str, str | float]:
-    """How the shapes of a rank look: its colour, its hatch, and a white edge of no width."""
+    """Return the style of a rank's shapes: colour, hatch, and an edge without width."""
     hatch = HATCHES[rank % len(HATCHES)]
     return {"facecolor": of_rank(rank), "hatch": hatch, "edgecolor": CARD, "linewidth": 0.0}
 
 
 def method(i: int) -> str:
-    """The colour of method i, or of anything else that is compared and is no rank.
+    """Return the colour of method i; a method is anything compared that is not a rank.
 
-    Beyond five they repeat; markers, dashes and labels tell those apart.
+    Beyond five, colours repeat; markers, dashes and labels distinguish the methods.
     """
     return METHODS[i % len(METHODS)]
 
 
 def line_of_method(i: int) -> str:
-    """As `method`, for thin lines and marks: without the light grey, too faint on a white card."""
+    """Return method i's colour for thin lines and marks, but never the faint grey."""
     return METHODS[(0, 1, 2, 4)[i % 4]]
 
 
@@ -59,24 +59,24 @@ def hatch_of_method(i: int) -> str:
 
 
 def line_look(i: int, **more) -> dict:
-    """How the line of method i looks: its colour and its dashes."""
+    """Return the line style of method i: colour and dashes."""
     return {"color": line_of_method(i), "linestyle": DASHES[i % len(DASHES)], **more}
 
 
 def mark_look(i: int, **more) -> dict:
-    """How the marks of method i look: its colour and its shape."""
+    """Return the marker style of method i: colour and shape."""
     return {"color": line_of_method(i), "marker": MARKERS[i % len(MARKERS)], **more}
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on that colour."""
+    """Return black or white, whichever is more readable on that colour."""
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return "#ffffff" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.3 else INK
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure and what it shows in words, for those who cannot see it."""
+    """A drawn figure with a description for readers who cannot see it."""
 
     png: bytes
     alt: str
@@ -85,8 +85,8 @@ class Picture:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        # JupyterLab gives an image no alternative text, whatever is asked: the words go below it,
-        # where a screen reader and a page without images find them.
+        # JupyterLab never gives an image alternative text, so the description goes below it, where
+        # screen readers and pages without images find it.
         data = {"image/png": self.png, "text/plain": self.alt}
         display(data, raw=True, metadata={"image/png": {"alt": self.alt, "width": self.width}})
         words = f"<details><summary>The figure in words</summary>{escape(self.alt)}</details>"
@@ -99,10 +99,10 @@ class Picture:
 def draw(
     size: tuple[float, float], words: str, paint: Callable, title: str = "", few_colours: int = 0
 ) -> Picture:
-    """A picture of `size` inches, and of more where its title needs them; `paint(figure)` fills it.
+    """Draw a picture of `size` inches (more if the title needs it); `paint(figure)` fills it.
 
-    `words` say what it shows; the title stands before them. With `few_colours`, such as 256, it has
-    no more, and a third of the bytes in a notebook: pictures with hatches need it.
+    `words` describe the picture and follow the title. `few_colours`, for example 256, limits the
+    colours, which reduces the file to a third; pictures with hatches need this limit.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -129,7 +129,7 @@ def draw(
     }
     wide, high = max(size[0], 0.085 * len(title) + 0.3), size[1] + TITLE * bool(title)
     with rc_context(style):
-        # A figure of its own: pyplot's state, and the reader's, is left alone.
+        # A separate figure, so the state of pyplot and of the reader is not touched.
         figure = Figure(figsize=(wide, high), dpi=2 * DPI, facecolor=CARD, layout="constrained")
         FigureCanvasAgg(figure)
         if title:
@@ -142,14 +142,14 @@ def draw(
 
 
 def in_words(first: str, parts: Mapping[str, Iterable[str]], between: str = ", ") -> str:
-    """Words for a picture: what is drawn, and a sentence for each name with its parts."""
+    """Return a description: `first`, then a sentence for each name with its parts."""
     said = [f"{name}: {between.join(each)}." for name, each in parts.items()]
     return " ".join([*([f"{first}."] if first else []), *said])
 
 
 def _with_palette(png: bytes, colours: int) -> bytes:
-    """The same picture with a palette: the colours that fill most of it stay exact, a rank's among
-    them; those of smoothed edges become the nearest of these."""
+    """Return the picture with a palette: frequent colours, including the rank colours, stay exact,
+    and smoothed edges get the nearest of them."""
     import numpy as np
     from PIL import Image  # both come with matplotlib
 

@@ -1,7 +1,7 @@
-"""The course on one small map: lessons and appendices by axis, and where the reader is.
+"""A small map of the course: lessons and appendices by axis, and the reader's place.
 
-What rests on what goes from left to right: Parts II and III both need Part I, and not each other.
-The first picture of every lesson.
+Dependencies go from left to right: Parts II and III both need Part I, but not each other. The map
+is the first picture of every lesson.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TITLES |= {"13": "DeepSpeed,\nTrainer", "14": "checkpoints,\ninference", "15": "
 TITLES |= {"B": "measuring", "C": "clusters", "D": "formulas", "E1": "tokenizers"}
 TITLES |= {"E2": "quantization", "E3": "processors", "E4": "pipeline, context, expert"}
 WIDTH, HEIGHT = 7.5, 2.56
-HIGH, LOW, GAP = 0.5, 0.27, 0.045  # a lesson's box, an appendix's, and the space between two
+HIGH, LOW, GAP = 0.5, 0.27, 0.045  # heights of a lesson's and an appendix's box, and their gap
 LANES = (0.28, 1.2)  # tops of the boxes of Part II and of Part III
 APPENDICES = 2.06  # their top
 FIRST, LANE, LAST = 0.07, 1.14, 6.77  # left edges: of Part I, of the lanes, of Part IV
@@ -28,7 +28,7 @@ ARROW = {"color": QUIET, "linewidth": 1.0, "mutation_scale": 8}
 
 
 class Box(NamedTuple):
-    """Where a lesson is on the map, in inches."""
+    """The place of a lesson on the map, in inches."""
 
     left: float
     top: float
@@ -36,7 +36,7 @@ class Box(NamedTuple):
     high: float
 
 
-HEADINGS = {  # from which box to which
+HEADINGS = {  # first and last box
     "Part I": ("00", "00"),
     "Part II: tensor parallelism, axis tp": ("02", "05"),
     "sequence": ("06", "06"),
@@ -49,18 +49,18 @@ HEADINGS = {  # from which box to which
 
 
 def course_map(here: str) -> Picture:
-    """Draw the map with "you are here" at a lesson, "02", or at an appendix, "E4"."""
+    """Draw the map with "you are here" at a lesson, such as "02", or an appendix, such as "E4"."""
     name = here.upper()
     if name not in TITLES:
         raise ValueError(
             f"there is no lesson or appendix {here!r}; the course has {', '.join(sorted(TITLES))}"
         )
-    words = _in_words(name)  # greys: a map in each notebook has to be small
+    words = _in_words(name)  # greys, because the map is in every notebook and must be small
     return draw((WIDTH, HEIGHT), words, lambda figure: _paint(figure, name), few_colours=16)
 
 
 def boxes() -> dict[str, Box]:
-    """The place of every lesson and appendix."""
+    """Return the place of every lesson and appendix."""
     part_1 = 0.86
     found = {"00": Box(FIRST, 0.42, part_1, HIGH), "01": Box(FIRST, 1.0, part_1, HIGH)}
     lanes = (("02", "03", "04", "05", "06", "07", "08"), ("09", "10", "11", "12", "13", "14"))
@@ -72,7 +72,7 @@ def boxes() -> dict[str, Box]:
     names = [name for name in TITLES if not name.isdigit()]
     letters = {name: len(name + TITLES[name]) + 2.5 for name in names}
     left, room = FIRST, WIDTH - 2 * FIRST - GAP * (len(names) - 1)
-    for name in names:  # each as wide as its title is long
+    for name in names:  # widths follow the titles
         wide = room * letters[name] / sum(letters.values())
         found[name] = Box(left, APPENDICES, wide, LOW)
         left += wide + GAP
@@ -85,11 +85,10 @@ def _in_words(here: str) -> str:
     every = "; ".join(f"{name} {title}" for name, title in titles.items())
     return (
         f"Map of the course. You are here: {kind} {here}, {titles[here]}. Part I (00, 01) comes "
-        "first. "
-        "Part II (02 to 08: tensor parallelism over the axis tp, with sequence parallelism in 06) "
-        "and Part III (09 to 12: data parallelism and ZeRO over the axis dp; 13 and 14: tools) "
-        "both need Part I and not each other. Part IV (15) joins the two. Appendices are beside. "
-        f"All: {every}."
+        "first. Part II (02 to 08, tensor parallelism over the axis tp, with sequence parallelism "
+        "in 06) and Part III (09 to 12, data parallelism and ZeRO over the axis dp, with the "
+        "tools in 13 and 14) both need Part I but not each other. Part IV (15) combines the two. "
+        f"The appendices can be read at any time. All: {every}."
     )
 
 
@@ -110,19 +109,19 @@ def _paint(figure, here: str) -> None:
         towards = stop.top + HIGH * (0.3 if top < stop.top else 0.7)
         arrow(axis, (end + 0.02, middle), (LAST - 0.02, towards), **ARROW)
     spot = places[here]
-    x = min(max(spot.left + spot.wide / 2, 0.5), WIDTH - 0.5)  # the words stay on the card
-    y, sign = spot.top + spot.high + (0.38 if here == "15" else 0.1), "▲"  # an arrow is below 15
+    x = min(max(spot.left + spot.wide / 2, 0.5), WIDTH - 0.5)  # keeps the words on the card
+    y, sign = spot.top + spot.high + (0.38 if here == "15" else 0.1), "▲"  # the arrow goes below 15
     if here == "00":  # 01 is below
         y, sign = spot.top - 0.28, "▼"
     label(axis, x, y, f"{sign} you are here", fontsize=WORDS, fontweight="bold")
 
 
 def _place(axis, name: str, place: Box, here: bool) -> None:
-    """A box with its number and its title; where the reader is, dark with a frame."""
+    """Draw a box with its number and title; the reader's place is dark and framed."""
     look = {"facecolor": INK if here else PAPER, "edgecolor": INK if here else QUIET}
     box(axis, *place, linewidth=2.0 if here else 0.6, **look)
     middle, text = place.left + place.wide / 2, {"fontsize": WORDS, "color": CARD if here else INK}
-    if place.high == LOW:  # a line for both
+    if place.high == LOW:  # number and title on one line
         y, start = place.top + LOW / 2, place.left + 0.09 + 0.085 * len(name)
         label(axis, place.left + 0.05, y, name, fontweight="bold", **{**text, "ha": "left"})
         label(axis, start, y, TITLES[name], **{**text, "ha": "left"})

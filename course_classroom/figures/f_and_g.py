@@ -1,7 +1,7 @@
-"""f in front and g after: a column-parallel and a row-parallel layer on ranks, in both directions.
+"""A picture of f before and g after a column-parallel and a row-parallel layer.
 
-A bar across the ranks is an operation of the tensor-parallel group; the chip above it says what it
-does in the forward, the chip below it what in the backward. Lesson 03 derives both.
+A bar across the ranks is an operation of the tensor-parallel group. The chip above the bar names
+its forward operation, and the chip below the bar its backward operation. Lesson 03 derives both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from course_classroom.figures.shapes import (
 )
 
 IDENTITY, ALL_REDUCE = "identity", "all-reduce"
-# (in the forward, in the backward): each is the other's transpose
+# (forward pass, backward pass): each is the other's transpose
 DOES = {"f": (IDENTITY, ALL_REDUCE), "g": (ALL_REDUCE, IDENTITY)}
 LANE, HIGH, TOP = 0.86, 0.46, 0.68  # a rank's lane, a box in it, the first lane's top: inches
 WIDTH = 8.85
@@ -39,7 +39,7 @@ BAR = 0.34
 
 
 class Part(NamedTuple):
-    """A box of a lane: where it is, and what it holds."""
+    """A box in a rank's lane: its place and its content."""
 
     name: str
     left: float
@@ -52,10 +52,10 @@ class Part(NamedTuple):
 
 
 def f_and_g(n: int = 2, *, between: str = "GELU", out: str = "Z", title: str = "") -> Picture:
-    """Draw the two conjugate operations around a pair of layers, A by columns, B by rows, with
-    `between` computed on each rank's own columns, and the output `out`; `n` ranks of tp."""
+    """Draw the two conjugate operations around two layers, A sharded by columns and B by rows, on
+    `n` tp ranks. `between` runs on each rank's own columns; `out` is the output."""
     if not 2 <= n <= 4:
-        raise ValueError(f"n={n} ranks: the picture has 2 to 4; on one rank f and g do nothing")
+        raise ValueError(f"n={n}: the picture needs 2 to 4 ranks (on one, f and g do nothing)")
     parts = (
         Part("X", 0.98, 0.5, "replicated"),
         Part("A", 3.04, 0.95, "columns"),
@@ -64,18 +64,18 @@ def f_and_g(n: int = 2, *, between: str = "GELU", out: str = "Z", title: str = "
         Part(out, 8.2, 0.5, "replicated"),
     )
     said = ", ".join(
-        f"{name} is {does[0]} in the forward and {does[1]} in the backward"
+        f"{name} is {does[0]} in the forward pass and {does[1]} in the backward pass"
         for name, does in DOES.items()
     )
     words = (
-        f"{n} ranks side by side. Forward, left to right: X is replicated and goes "
-        f"through f; each rank multiplies by its columns of A, applies {between} to its own "
-        f"part, multiplies by its rows of B, and has a partial sum of {out}; g completes it "
-        f"and {out} is replicated. Backward, right to left: the gradient d{out} is replicated and "
-        f"goes through g; each rank computes a partial sum of dX, and f completes it. So "
-        f"{said}; an identity sends no message."
+        f"{n} ranks next to each other. Forward pass, left to right: X is replicated and goes "
+        f"through f. Each rank multiplies by its columns of A, applies {between} to its own part "
+        f"and multiplies by its rows of B, which gives a partial sum of {out}. Then g completes "
+        f"it, so {out} is replicated. Backward pass, right to left: the gradient d{out} is "
+        "replicated and goes through g. Each rank computes a partial sum of dX, and f completes "
+        f"it. So {said}; an identity sends no message."
     )
-    title = title or f"f in front, g after: one all-reduce in each direction, {n} ranks"
+    title = title or f"f before, g after: one all-reduce in each direction, {n} ranks"
     size = (WIDTH, TOP + n * LANE + 0.98)
     return draw(size, words, lambda figure: _paint(figure, n, parts), title, few_colours=256)
 
@@ -97,14 +97,14 @@ def _paint(figure, n: int, parts: tuple[Part, ...]) -> None:
         _chip(axis, middle, TOP - 0.3, forward, "→")
         _chip(axis, middle, bottom + 0.3, backward, "←")
     words = (
-        "solid arrows: activations, forward;   dashed arrows: gradients, backward;   "
-        "grey: replicated;   a colour: that rank's part"
+        "solid arrows = activations, forward,   dashed arrows = gradients, backward,   grey = "
+        "replicated,   colour = that rank's part"
     )
     axis.text(WIDTH / 2, bottom + 0.82, words, ha="center", fontsize=7.5, color=QUIET)
 
 
 def _lane(axis, rank: int, n: int, parts: tuple[Part, ...], y: float) -> None:
-    """One rank: its tag, its boxes, and the arrows between them in both directions."""
+    """Draw one rank: its label, its boxes, and the arrows between them in both directions."""
     rank_box(axis, (0.12, y - HIGH / 2, 0.62, HIGH), rank, f"rank {rank}", fontweight="bold")
     for part in parts:
         _box(axis, part, rank, n, y)
@@ -127,7 +127,7 @@ def _lane(axis, rank: int, n: int, parts: tuple[Part, ...], y: float) -> None:
 
 
 def _box(axis, part: Part, rank: int, n: int, y: float) -> None:
-    """A tensor that is replicated, a rank's own work, or a layer with that rank's stripe of it."""
+    """Draw a replicated tensor, a rank's local operation, or a layer with its shard."""
     fill = REPLICATED if part.kind == "replicated" else PAPER
     look = {"facecolor": fill, "edgecolor": EDGE if fill == REPLICATED else QUIET}
     box(axis, part.left, y - HIGH / 2, part.wide, HIGH, linewidth=0.8, **look)
@@ -142,7 +142,7 @@ def _box(axis, part: Part, rank: int, n: int, y: float) -> None:
 
 
 def _arrows(axis, start: float, stop: float, y: float, ahead: str, back: str) -> None:
-    """Activations to the right above, gradients to the left below."""
+    """Draw an arrow to the right for activations and, below it, one to the left for gradients."""
     arrow(axis, (start, y - 0.1), (stop, y - 0.1), mutation_scale=9)
     dashed = {"linewidth": 1.1, "linestyle": (0, (3, 2)), "mutation_scale": 9}
     arrow(axis, (stop, y + 0.1), (start, y + 0.1), **dashed)

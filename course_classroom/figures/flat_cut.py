@@ -1,7 +1,7 @@
-"""Flat buckets sharded over the ranks: a strip of parameters, coloured by which rank updates them.
+"""Flat buckets sharded over the ranks: strips of parameters in the colours of their ranks.
 
-A parameter that is on two ranks has two colours, and one line above it with its name; padding is
-left white. Lesson 09 draws the bucket of a model.
+A parameter on two ranks has two colours below one line with its name; padding is white. Lesson 09
+draws the bucket of a model.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from course_classroom.figures.colours import INK, QUIET, Picture, draw, of_rank, rank_look
 from course_classroom.figures.shapes import label
 
-WIDE, HIGH, LETTER = 8.0, 1.15, 0.062  # inches: of a strip, with its names, of a letter on its side
-Lengths = Sequence[tuple[str, int]]  # the parameters of a bucket in their order
+WIDE, HIGH, LETTER = 8.0, 1.15, 0.062  # inches: a strip's width, its height, a letter's height
+Lengths = Sequence[tuple[str, int]]  # the parameters of a bucket in order
 
 
 def flat_cut(buckets: Mapping[str, tuple[Lengths, int]], *, world: int, title: str = "") -> Picture:
-    """Draw each bucket: `buckets[name]` is its parameters, with how many elements each has, and how
-    long a rank's shard of it is."""
+    """Draw each bucket: `buckets[name]` holds its parameters with their lengths, and the length of
+    one shard."""
     for name, (lengths, shard) in buckets.items():
         total = sum(length for _, length in lengths)
         if not total or not total <= shard * world < total + world:
             raise ValueError(
-                f"{name}: {world} shards of {shard} are {world * shard}, and its parameters have "
-                f"{total} elements; a shard is that over {world}, rounded up"
+                f"{name}: {world} shards of {shard} hold {world * shard} elements, but its "
+                f"parameters have {total}. A shard must be that over {world}, rounded up"
             )
     longest = max(len(p) for lengths, _ in buckets.values() for p, _ in lengths)
     high = HIGH + LETTER * longest
@@ -45,7 +45,7 @@ def _paint(figure, buckets, world: int) -> None:
                 axis.plot([rank * shard] * 2, [-0.56, 0.72], color=INK, linewidth=1.6)
         at = 0
         for parameter, length in lengths:
-            if length > 0.018 * padded:  # else there is no room for its name
+            if length > 0.018 * padded:  # otherwise there is no room for its name
                 flat = WIDE * length / padded > LETTER * len(parameter) + 0.1
                 ends = [at + 0.003 * padded, at + length - 0.003 * padded]
                 axis.plot(ends, [-0.62] * 2, color=QUIET, linewidth=1.0)
@@ -65,7 +65,7 @@ def _paint(figure, buckets, world: int) -> None:
 
 
 def held(lengths: Lengths, shard: int, world: int) -> list[list[tuple[str, int, int]]]:
-    """For each rank its pieces: the parameter, and where they start and stop in the bucket."""
+    """Return each rank's pieces as (parameter, start, stop), with positions in the bucket."""
     found: list[list[tuple[str, int, int]]] = [[] for _ in range(world)]
     at = 0
     for parameter, length in lengths:
@@ -91,4 +91,4 @@ def _in_words(buckets, world: int) -> str:
             ends = f", {pieces[0][0]} to {pieces[-1][0]}" if pieces else ""
             cut = f", {' and '.join(parts)}" if parts else ""
             told.append(f"{name}, rank {rank}: {elements:,} elements{ends}{cut}.")
-    return f"A bucket's parameters end to end. {' '.join(told)}"
+    return f"The parameters of a bucket, end to end. {' '.join(told)}"

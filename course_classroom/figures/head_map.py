@@ -1,7 +1,7 @@
-"""Which rank holds which heads: query heads in a row, and below each the key/value head it reads.
+"""Heads by rank: query heads in a row, and below each the key/value head that it reads.
 
-Drawn from the weights themselves: every head that a rank holds is found among the model's by its
-values. Lesson 05 draws uneven shards, and key/value heads that several ranks hold.
+The picture uses the weights and identifies a rank's heads by their values. Lesson 05 draws uneven
+shards, and key/value heads that several ranks hold.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Holders = dict[str, list[tuple[int, ...]]]  # part → for each head, the ranks 
 def head_map(
     whole: Mapping[str, Tensor], held: Sequence[Mapping[str, Tensor]], *, title: str = ""
 ) -> Picture:
-    """Draw which ranks hold each head: `whole[part]` is (heads, …), `held[rank][part]` a rank's.
+    """Draw the ranks that hold each head: `whole[part]` is (heads, …), `held[rank][part]` a shard.
 
-    The parts are q, k and v; a key/value head is drawn below the query heads that read it. A head
-    that is none of the whole model's, or that no rank holds, is refused.
+    The parts are q, k and v. A key/value head is below the query heads that read it. A head that is
+    not in the model, or that no rank holds, is refused.
     """
     most = max(len(tensor) for tensor in whole.values())
     owners = {part: _owners(part, whole[part], [own[part] for own in held]) for part in whole}
@@ -38,7 +38,7 @@ def head_map(
         ]
         for part, ranks_of in owners.items()
     }
-    alt = in_words("Which rank holds which head", words, between="; ")
+    alt = in_words("Heads and the ranks that hold them", words, between="; ")
     return draw(size, alt, lambda figure: _paint(figure, owners, most), title)
 
 
@@ -49,7 +49,7 @@ def _owners(part: str, whole: Tensor, held: Sequence[Tensor]) -> list[tuple[int,
             here = [i for i, one in enumerate(whole) if torch.equal(one, head)]
             if not here:
                 raise ValueError(
-                    f"rank {rank}: its head {number} of {part} is none of the whole model's"
+                    f"rank {rank}: its head {number} of {part} is not a head of the full model"
                 )
             found[here[0]].append(rank)
     missing = [i for i, ranks in enumerate(found) if not ranks]
@@ -71,16 +71,16 @@ def _paint(figure, owners: Holders, most: int) -> None:
 
 
 def axis_label(owners: Holders, most: int) -> str:
-    """What the numbers below the picture are, and what a tile that is wider than one of them is."""
+    """Return the label of the numbers below the picture, with a note on wider tiles."""
     spans = any(len(ranks_of) < most for ranks_of in owners.values())
     return "query head" + "\n(a key/value head spans\nthose that read it)" * spans
 
 
 def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...], head: str) -> None:
-    """One head: a bar over all of it for each rank that holds it, with the rank's name."""
+    """Draw one head: a bar for each rank that holds it, with the rank's name."""
     width, bar = wide - 0.1, 0.9 / len(ranks)
     for i, rank in enumerate(ranks):
         x, y = left + 0.05, row + 0.05 + i * bar
-        gap = 0.04 if i + 1 < len(ranks) else 0.0  # between one bar and the next
+        gap = 0.04 if i + 1 < len(ranks) else 0.0  # between two bars
         look = {"fontsize": 7 if len(ranks) < 4 else 5.5, "fontweight": "bold"}
         rank_box(axis, (x, y, width, bar - gap), rank, f"{head}rank {rank}", **look)

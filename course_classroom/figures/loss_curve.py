@@ -1,7 +1,7 @@
 """The loss by step, of one run or of several that should agree.
 
-Runs that do agree are told apart by marks, and by a second panel: how far each is from the first,
-on a logarithmic axis. That is the claim; on the curves themselves nothing is seen of it. Lesson 08.
+Runs that agree have different marks and a second panel with each run's distance from the first on a
+logarithmic axis, because their curves are too close together. Lesson 08.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Mapping, Sequence
 
 from course_classroom.figures.colours import CARD, INK, QUIET, Picture, draw, line_look, mark_look
 
-AGREE = 0.01  # of what the first run's loss covers: runs nearer than that lie on each other
-BOUNDS = (1e-12, 1e-9, 1e-4)  # what is said in words of a distance, so that noise changes nothing
-LEAST = 1e-17  # a distance of 0 is drawn there: a logarithm has no place for it
+AGREE = 0.01  # relative to the range of the first run's losses: closer runs coincide
+BOUNDS = (1e-12, 1e-9, 1e-4)  # bounds for distances in words, to hide changes by noise
+LEAST = 1e-17  # a distance of 0 is drawn here because a logarithm cannot show it
 Points = Sequence[tuple[int, float]]
 
 
 def loss_curve(
     runs: Mapping[str, Points], *, bound: float | None = None, title: str = ""
 ) -> Picture:
-    """Draw (step, loss) of each run by its name; with distances from the first where all agree.
+    """Draw each run's (step, loss) points, and distances from the first run if all runs agree.
 
-    `bound` is drawn as a line in the panel of distances: what was asserted.
+    `bound`, an asserted limit, is drawn as a line in the panel of distances.
     """
     if not runs or not all(runs.values()):
-        raise ValueError("a loss curve needs a step or more of each run, as (step, loss)")
+        raise ValueError("a loss curve needs at least one step of each run, as (step, loss)")
     apart = distances(runs)
     shown = agrees(runs, apart)
     if bound is not None and not shown:
         raise ValueError(
-            "bound= is for runs that agree step by step, and these do not: leave it out"
+            "bound= is for runs that agree step by step, but these do not: leave it out"
         )
     alt = _in_words(runs, apart if shown else {})
 
@@ -45,7 +45,7 @@ def loss_curve(
 
 
 def distances(runs: Mapping[str, Points]) -> dict[str, list[tuple[int, float]]]:
-    """|loss − that of the first run| by step, of each later run that has the same steps."""
+    """Return |loss − loss of the first run| by step, for every other run with the same steps."""
     first, *others = runs.items()
     steps = [step for step, _ in first[1]]
     return {
@@ -56,7 +56,7 @@ def distances(runs: Mapping[str, Points]) -> dict[str, list[tuple[int, float]]]:
 
 
 def agrees(runs: Mapping[str, Points], apart: Mapping[str, Points]) -> bool:
-    """Whether all runs have the first one's steps, and lie on it."""
+    """Return True if all runs have the first run's steps and losses close to its losses."""
     losses = [loss for _, loss in next(iter(runs.values()))]
     room = AGREE * (max(losses) - min(losses))
     most = [gap for points in apart.values() for _, gap in points]
@@ -69,8 +69,8 @@ def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
         steps, losses = zip(*points, strict=True)
         look = line_look(i, linewidth=1.6)
         if len(points) == 1:
-            look["marker"] = "o"  # a line of one point is not seen
-        elif marked and i:  # on the line of the first, each at steps of its own
+            look["marker"] = "o"  # a line with one point would be invisible
+        elif marked and i:  # on the line of the first run, each at different steps
             every = max(others, len(points) // 8)
             turn, first = divmod((i - 1) * max(1, every // others), len(points))
             look = mark_look(i, linestyle="none", markersize=6, markevery=(first, every))
@@ -98,7 +98,7 @@ def _residuals(axis, apart: Mapping[str, Points], bound: float | None, first: st
         axis.axhline(bound, color=INK, linewidth=1.0, linestyle="--")
         look = {"ha": "right", "va": "bottom", "fontsize": 8, "color": INK}
         axis.text(0.995, bound, f"asserted: below {_power(bound)}", transform=where, **look)
-    if equal:  # said below the lowest line, where no other crosses it
+    if equal:  # written below the lowest line, where no other line crosses
         look = {"va": "top", "fontsize": 7.5, "color": QUIET}
         axis.text(0.005, LEAST / 3, "equal, bit for bit", transform=where, **look)
     axis.set_ylabel(f"distance to\n{first if len(first) < 20 else 'the first run'}")

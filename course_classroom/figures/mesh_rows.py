@@ -1,7 +1,7 @@
-"""Which rows of a batch each rank of a (dp, tp) mesh has seen: a strip of places for each rank.
+"""Rows of a batch that each rank of a (dp, tp) mesh has seen: a strip for each rank.
 
-Drawn from the row numbers that the ranks were given. Along tp the strips are the same, down dp they
-complete each other. Lesson 08 draws every mesh that its ranks can form.
+The picture uses the row numbers given to the ranks. Strips are equal along tp and complement each
+other along dp. Lesson 08 draws every mesh that its ranks can form.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Shape = tuple[int, int]  # (dp, tp)
 def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "") -> Picture:
     """Draw, for each mesh (dp, tp), the rows that each of its ranks has seen in one step.
 
-    `seen[shape][rank]` are row numbers; a strip has a place for each row that any rank has seen.
+    `seen[shape][rank]` lists row numbers; a strip has a place for each row that any rank has seen.
     """
     for (dp, tp), ranks in seen.items():
         if dp * tp != len(ranks):
             raise ValueError(
-                f"a mesh of dp={dp} and tp={tp} has {dp * tp} ranks, and here are the rows of "
-                f"{len(ranks)}"
+                f"a mesh of dp={dp} and tp={tp} has {dp * tp} ranks, but there are rows of "
+                f"{len(ranks)} ranks"
             )
-    # Every row that a rank has seen, in the order in which ranks first name it.
+    # Every row that a rank has seen, in the order in which the ranks list them.
     orders = {
         shape: list(dict.fromkeys(row for rows in ranks for row in rows))
         for shape, ranks in seen.items()
@@ -79,7 +79,7 @@ def _in_words(seen: Mapping, orders: Mapping) -> str:
 
 
 def _spans(places: Sequence[int]) -> str:
-    """[1, 2, 3, 7] as "1 to 3 and 7"."""
+    """[1, 2, 3, 7] -> "1 to 3 and 7"."""
     spans: list[list[int]] = []
     for place in places:
         if spans and spans[-1][1] == place - 1:

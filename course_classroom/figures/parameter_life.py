@@ -1,7 +1,7 @@
-"""The life of a stage-3 parameter in one step: sharded, gathered on use, freed, and again.
+"""The life of a stage-3 parameter in one step: sharded, gathered for use, freed, repeated.
 
-What each rank holds of it and of its gradient from state to state, the operation between two, and
-below the memory that they take. `course_lib.zero.stage3` goes this way; lesson 11 derives it.
+The picture shows each rank's part of the parameter and of its gradient in each state, the
+operations between states, and the memory. `course_lib.zero.stage3` implements it. Lesson 11.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MESSAGES = ("all-gather", "reduce-scatter")
 
 
 class State(NamedTuple):
-    """What the ranks hold of a parameter and of its gradient, and what is done next."""
+    """A state: the form of a parameter and its gradient on the ranks, and the next operation."""
 
     phase: str
     parameter: str
@@ -25,7 +25,7 @@ class State(NamedTuple):
     then: str  # the operation that ends the state
 
     def memory(self, n: int) -> tuple[Fraction, Fraction, Fraction]:
-        """Of one rank, in parameters: the shard, which stays, the gathered buffer, gradients."""
+        """Return one rank's shard, gathered buffer and gradient as fractions of the parameter."""
         gradient = {PARTIAL: Fraction(1), SHARDED: Fraction(1, n), NONE: Fraction(0)}
         return Fraction(1, n), Fraction(self.parameter == FULL), gradient[self.gradient]
 
@@ -41,16 +41,16 @@ STATES = (
 )
 CELL, HOP, LEFT, ROW, BAR = 0.66, 0.66, 0.95, 0.3, 0.2  # inches
 END = LEFT + len(STATES) * CELL + (len(STATES) - 1) * HOP
-PARAMETER, UNIT = 0.88, 0.34  # top of the parameter's rows; of memory, one full parameter
+PARAMETER, UNIT = 0.88, 0.34  # top of the parameter's rows; height of one parameter in memory
 SHADES = {"shard": "#8a8a8a", "gathered": REPLICATED, "gradient": CARD}
 PHASES = {"at rest": (0, 0), "forward": (1, 1), "other units run": (2, 2), "backward": (3, 5)}
-PHASES["step"] = (6, 6)  # over which states
+PHASES["step"] = (6, 6)  # first and last state of each
 
 
 def parameter_life(n: int = 2, *, title: str = "") -> Picture:
-    """Draw the states of a parameter, or of a unit of them, on `n` ranks of the axis dp."""
+    """Draw the states of a parameter, or of a unit of parameters, on `n` ranks of the axis dp."""
     if not 2 <= n <= 6:
-        raise ValueError(f"n={n} ranks: the picture has 2 to 6; on one rank nothing is sharded")
+        raise ValueError(f"n={n}: the picture has 2 to 6 ranks, since one rank shards nothing")
     told = []
     for state in STATES:
         held = " + ".join(str(part) for part in state.memory(n) if part)
@@ -58,11 +58,11 @@ def parameter_life(n: int = 2, *, title: str = "") -> Picture:
         then = f"; then {state.then}" if state.then else ""
         told.append(f"{state.phase}: parameter {state.parameter}{gradient}, memory {held}{then}")
     words = (
-        "Memory is that of one rank, in full parameters: the shard, the gathered buffer "
-        f"beside it, the gradient. {'; '.join(told)}. The last unit of the forward is not freed, "
-        "since its backward comes next."
+        "Memory is that of one rank, in full parameters: the shard, the gathered buffer, the "
+        f"gradient. {'; '.join(told)}. The last unit of the forward pass is not freed, because its "
+        "backward pass comes next."
     )
-    title = title or f"ZeRO-3 (FSDP): one unit's parameters in one training step, {n} ranks"
+    title = title or f"ZeRO-3 (FSDP): the parameters of one unit in one training step, {n} ranks"
     size = (END + 0.25, PARAMETER + 2 * n * ROW + 0.42 + 2.85 * UNIT + 0.46)
     return draw(size, words, lambda figure: _paint(figure, n), title, few_colours=256)
 
@@ -87,7 +87,7 @@ def _paint(figure, n: int) -> None:
         words = {FULL: "full (replicated)"}.get(state.parameter, state.parameter)
         for y, text in ((PARAMETER, words), (gradient, state.gradient)):
             label(axis, left + CELL / 2, y - 0.1, text, fontsize=7, color=QUIET)
-        if state.then:  # its chip is dark where a message is sent
+        if state.then:  # its chip is dark if a message is sent
             of_gradient, x = state.then == "reduce-scatter", left + CELL
             y = (gradient if of_gradient else PARAMETER) + n * ROW / 2
             arrow(axis, (x + 0.06, y), (x + HOP - 0.06, y))
@@ -97,8 +97,8 @@ def _paint(figure, n: int) -> None:
 
 
 def _bar(axis, left: float, top: float, rank: int, n: int, holds: str) -> None:
-    """One tensor on one rank: grey where it is replicated, the rank's colour where it is its own,
-    a dotted outline where it is not in memory."""
+    """Draw a tensor on one rank: grey if full, in the rank's colour if sharded or partial, and
+    nothing if not held."""
     y = top + (ROW - BAR) / 2
     if holds == NONE:
         return
@@ -112,7 +112,7 @@ def _bar(axis, left: float, top: float, rank: int, n: int, holds: str) -> None:
 
 
 def _memory(axis, n: int, bottom: float) -> None:
-    """One rank's memory from state to state: shard, gathered buffer and gradient on one another."""
+    """Draw one rank's memory by state: shard, gathered buffer and gradient, stacked."""
     axis.text(0.08, bottom - 1.9 * UNIT, "memory", fontweight="bold", fontsize=8)
     axis.text(0.08, bottom - 1.9 * UNIT + 0.16, "of one rank", fontsize=8)
     axis.plot([LEFT - 0.05, END + 0.05], [bottom, bottom], color=INK, linewidth=0.9)
@@ -131,7 +131,7 @@ def _memory(axis, n: int, bottom: float) -> None:
         words = f"{float(sum(state.memory(n))):.3g}"
         label(axis, start + wide / 2, top - 0.08, words, fontsize=7.5, fontweight="bold")
     note = (
-        "1: the unit's parameters, full. Optimizer states are not drawn. The last unit of the "
-        "forward is not freed: its backward comes next."
+        "1: the unit's full parameters. Optimizer states are not drawn. The last unit of the "
+        "forward pass is not freed, because its backward pass comes next."
     )
     label(axis, (LEFT + END) / 2, bottom + 0.17, note, fontsize=7.5, color=QUIET)

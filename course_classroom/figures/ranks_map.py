@@ -1,6 +1,6 @@
-"""Where everything is: the notebook, its ranks, and the device that each of them computes on.
+"""A map of the notebook, its ranks, and the device on which each rank computes.
 
-Drawn from what the ranks say of themselves. Lesson 00 draws the machine that it is read on.
+The picture uses the ranks' own reports. Lesson 00 draws the reader's machine.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from course_classroom.figures.colours import INK, PAPER, QUIET, Picture, draw, rank_look
 from course_classroom.figures.shapes import in_inches, label, rounded
 
-WIDE, HIGH, GAP = 1.15, 0.46, 0.3  # a box and the space beside it, in inches
-TOP, ROW, GROUND = 0.3, 1.2, 2.2  # middles of the boxes of the notebook, of ranks, of devices
+WIDE, HIGH, GAP = 1.15, 0.46, 0.3  # a box and the space next to it, in inches
+TOP, ROW, GROUND = 0.3, 1.2, 2.2  # y of the centres of notebook, ranks and devices
 
 
 def ranks_map(devices: Sequence[str], backend: str, *, title: str = "") -> Picture:
-    """Draw which rank computes on which device: `devices[rank]` is its name, like "cpu"."""
+    """Draw the ranks with their devices: `devices[rank]` is a name such as "cpu"."""
     places = list(dict.fromkeys(devices))  # each device once, in the order of its first rank
     width = len(devices) * (WIDE + GAP) + GAP + 1.0
     ranks = _centres(len(devices), width)
@@ -41,7 +41,7 @@ def ranks_map(devices: Sequence[str], backend: str, *, title: str = "") -> Pictu
         f"{' and '.join(f'rank {r}' for r, d in enumerate(devices) if d == place)} on {place}"
         for place in places
     )
-    speak = f" The ranks speak {backend} to each other." if len(devices) > 1 else ""
+    speak = f" The ranks communicate over {backend}." if len(devices) > 1 else ""
     words = f"The notebook runs cells on {len(devices)} ranks: {on}.{speak}"
     return draw((width, 2.5), words, paint, title)
 

@@ -1,7 +1,7 @@
-"""A ring all-reduce step by step: who sends which chunk to whom, and whose parts a chunk sums.
+"""A ring all-reduce step by step: the chunks sent, their senders and receivers, and their sums.
 
-What is drawn is a ring that was run: 2(n-1) steps, first the reduce-scatter, then the all-gather.
-Lesson 01; its slider is in `course_classroom.notebook.sliders`.
+The frames come from an executed ring of 2(n-1) steps, first the reduce-scatter, then the
+all-gather. Lesson 01; its slider is in `course_classroom.notebook.sliders`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from course_classroom.figures.colours import CARD, INK, QUIET, Picture, draw
 from course_classroom.figures.shapes import arrow, box, tiled
 from course_classroom.figures.who_holds import tile
 
-MOST = 8  # ranks; more cannot be read
+MOST = 8  # ranks; more would be unreadable
 BESIDE, ABOVE = 0.34, 0.62  # inches
 WIDEST = 9.0
 
@@ -26,17 +26,17 @@ class Send(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The ring after a step: `held[rank][chunk]` are the ranks whose parts that chunk sums."""
+    """The ring after a step: chunk `c` of rank `r` is the sum over the ranks `held[r][c]`."""
 
     name: str
-    sends: tuple[Send, ...]  # what has just arrived
+    sends: tuple[Send, ...]  # messages that have just arrived
     held: tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def ring_frames(n: int) -> list[Frame]:
-    """Run a ring of n ranks: its beginning, and the ring after each of its 2(n-1) steps."""
+    """Run a ring of n ranks; return its state at the start and after each of its 2(n-1) steps."""
     if not 2 <= n <= MOST:
-        raise ValueError(f"n={n}: a ring that can be drawn has 2 to {MOST} ranks")
+        raise ValueError(f"n={n}: the picture can show rings of 2 to {MOST} ranks")
     held = [[(rank,)] * n for rank in range(n)]
     frames = [Frame("before", (), tuple(map(tuple, held)))]
     for step in range(2 * (n - 1)):
@@ -52,21 +52,21 @@ def ring_frames(n: int) -> list[Frame]:
 
 
 def ring_steps(n: int = 3, *, step: int | None = None, title: str | None = None) -> Picture:
-    """Draw every step of a ring of n ranks as a strip of frames, or one step alone.
+    """Draw every step of a ring of n ranks as a strip of frames, or only one step.
 
-    A row is a rank, a column a chunk. An arrow is a message; its chunk is framed where it arrived.
+    Each row is a rank and each column a chunk. Arrows are messages; received chunks are framed.
     """
     frames = ring_frames(n)
     if step is not None and not 0 <= step < len(frames):
-        raise ValueError(f"step={step}: the ring of {n} has the steps 0 to {len(frames) - 1}")
+        raise ValueError(f"step={step}: the ring of {n} ranks has the steps 0 to {len(frames) - 1}")
     if title is None:
-        title = f"A ring all-reduce on {n} ranks: {2 * (n - 1)} steps of one chunk a rank"
+        title = f"A ring all-reduce on {n} ranks: {2 * (n - 1)} steps, one chunk per rank in each"
     size = 0.42 if n < 4 else 0.32  # inches of a tile
     lines = [frames]
     if step is not None:
         lines, size = [[frames[step]]], 1.5 * size
     elif 0.6 + len(frames) * (n * size + BESIDE) > WIDEST:
-        lines = [frames[:n], frames[n:]]  # the all-gather has a line of its own
+        lines = [frames[:n], frames[n:]]  # the all-gather has a separate line
     wide = max(0.6 + len(line) * (n * size + BESIDE) for line in lines)
     high = ((n + 0.6) * size + ABOVE) * len(lines) + 0.3
     words = _in_words([frame for line in lines for frame in line])
@@ -76,7 +76,7 @@ def ring_steps(n: int = 3, *, step: int | None = None, title: str | None = None)
 def _paint(figure, lines: list[list[Frame]], n: int) -> None:
     columns = max(map(len, lines))
     axes = figure.subplots(len(lines), columns, squeeze=False)
-    told = "chunk; an arrow is a message, and a frame is round what it made"
+    told = "chunk; an arrow is a message, and a frame marks its result"
     figure.supxlabel(told, fontsize=8, color=QUIET)
     for line, row in zip(lines, axes, strict=True):
         for i, axis in enumerate(row):
@@ -88,14 +88,14 @@ def _frame(axis, frame: Frame, n: int, *, names: bool) -> None:
 
     for rank, row in enumerate(frame.held):
         for chunk, owners in enumerate(row):
-            tile(axis, chunk, rank, owners, hatched=False)  # numbers tell them
+            tile(axis, chunk, rank, owners, hatched=False)  # numbers distinguish them
     look = {"arrowstyle": "-|>,head_width=0.22,head_length=0.4", "linewidth": 1.6, "zorder": 6}
     look["path_effects"] = [withStroke(linewidth=3.4, foreground=CARD)]
     framed = {"facecolor": "none", "edgecolor": INK, "linewidth": 1.8, "zorder": 5}
     for sender, receiver, chunk in frame.sends:
         box(axis, chunk + 0.03, receiver + 0.03, 0.94, 0.94, **framed)
         ways = [(sender + 0.74, sender + 1.26)]
-        if receiver < sender:  # from the last one out at the bottom, and in again at the top
+        if receiver < sender:  # leaves the last rank at the bottom and enters the first at the top
             ways = [(n - 0.26, n + 0.4), (-0.4, 0.26)]
         for start, stop in ways:
             arrow(axis, (chunk + 0.5, start), (chunk + 0.5, stop), **look)
@@ -114,4 +114,4 @@ def _in_words(frames: list[Frame]) -> str:
         )
         sent = "; ".join(f"{s.sender} sends chunk {s.chunk} to {s.receiver}" for s in frame.sends)
         told.append(f"{frame.name}: {sent + '. Then ' if sent else ''}{rows}.")
-    return f"Whose parts each chunk sums. {' '.join(told)}"
+    return f"Each chunk with the ranks whose values it sums. {' '.join(told)}"

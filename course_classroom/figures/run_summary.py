@@ -1,7 +1,7 @@
-"""A training run in one picture: its loss, the memory of each rank, the bytes that each sends.
+"""A training run in one picture: its loss, each rank's memory, and each rank's bytes sent.
 
-A mark across each bar is what the closed forms say of it: of what is held and sent to the byte, of
-the peak an estimate. Lesson 12.
+A mark on each bar shows the closed form, which is exact to the byte for memory held and bytes sent
+but an estimate for the peak. Lesson 12.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from course_classroom.figures.bars import shown
 from course_classroom.figures.colours import CARD, INK, Picture, draw, hatch_of_method, method
 
-GREYS = {"device": "#7a7a7a", "host": "#a8a8a8", "disk": "#dcdcdc"}  # of a tier
-OVER = {"dp": (method(2), ""), "tp": (method(3), hatch_of_method(1))}  # of an axis
-WIDE, HIGH, ROW = 10.8, 3.4, 0.16  # inches; more ranks make it higher
-BAR, DASHES = 0.8, (0, (1.2, 0.8))  # of a row; a mark that is an estimate is dashed
+GREYS = {"device": "#7a7a7a", "host": "#a8a8a8", "disk": "#dcdcdc"}  # by tier
+OVER = {"dp": (method(2), ""), "tp": (method(3), hatch_of_method(1))}  # by axis
+WIDE, HIGH, ROW = 10.8, 3.4, 0.16  # inches; more ranks need more height
+BAR, DASHES = 0.8, (0, (1.2, 0.8))  # height of a bar in its row; an estimate has a dashed mark
 
 
 def run_summary(
@@ -24,10 +24,10 @@ def run_summary(
     *,
     title: str = "",
 ) -> Picture:
-    """Draw (step, loss) of training and validation, and what `course train --json` says of `ranks`:
-    held by tier and at the peak, sent by axis; nothing of those where no step was measured."""
+    """Draw (step, loss) of training and validation. If steps were measured, add the memory and
+    traffic of `ranks`, as reported by `course train --json`."""
     if not losses:
-        raise ValueError("a run's picture needs a step or more, as (step, loss)")
+        raise ValueError("a run's picture needs at least one step, as (step, loss)")
     high = max(HIGH, 1.2 + ROW * (2 + len(_below(ranks))) * len(ranks))
 
     def paint(figure) -> None:
@@ -56,7 +56,7 @@ def _loss(axis, losses, validation) -> None:
 
 
 def _below(ranks) -> list[str]:
-    """The tiers beside the device that hold something on a rank, or should."""
+    """Return the tiers other than the device that hold data, measured or estimated."""
     held = [
         by_tier for r in ranks for by_tier in (r["held_by_tier"], r["estimate"]["held_by_tier"])
     ]
@@ -64,11 +64,11 @@ def _below(ranks) -> list[str]:
 
 
 def _memory(axis, ranks) -> None:
-    """The device's bar ends at its peak; the host and the disk have narrower ones below it."""
+    """Draw the memory: the device's bar up to its peak, host and disk in narrower bars below."""
     unit, size = _unit(max(max(r["peak"], *r["held_by_tier"].values()) for r in ranks))
     below = _below(ranks)
     narrow = BAR / (2 + len(below))
-    y, high = narrow - BAR / 2, 2 * narrow  # of the device, from the middle of a rank's row
+    y, high = narrow - BAR / 2, 2 * narrow  # of the device, relative to the middle of a rank's row
     for tier in ("device", *below):
         held = [r["held_by_tier"].get(tier, 0) / size for r in ranks]
         _bars(axis, y, f"held, {tier}", held, GREYS[tier], high=high)
@@ -113,9 +113,9 @@ def _rows(axis, ranks, title: str) -> None:
     axis.set_title(title)
     axis.set_yticks(range(len(ranks)), [f"rank {report['rank']}" for report in ranks])
     axis.set_ylim(len(ranks) - 0.4, -0.6)
-    axis.set_xlim(0, 1.05 * axis.dataLim.x1 or 1)  # a mark at the end of the longest bar is whole
+    axis.set_xlim(0, 1.05 * axis.dataLim.x1 or 1)  # room for a mark at the end of the longest bar
     handles, labels = axis.get_legend_handles_labels()
-    names = dict(zip(labels, handles, strict=True))  # once each, whichever row has it
+    names = dict(zip(labels, handles, strict=True))  # each label once, whichever row has it
     where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "ncols": 2}
     axis.legend(names.values(), names.keys(), frameon=False, fontsize=7, **where)
 
@@ -138,9 +138,9 @@ def _of_rank(report) -> str:
     formula = report["estimate"]
     peak = f"; its peak is estimated at {shown(formula['peak'])}" if "peak" in formula else ""
     return (
-        f"Rank {report['rank']} holds {_by_tier(report['held_by_tier'])}, "
-        f"{shown(report['peak'])} of the device at the peak, and sends {shown(report['sent'])} "
-        f"in a step; by formula it holds {_by_tier(formula['held_by_tier'])} and sends "
+        f"Rank {report['rank']} holds {_by_tier(report['held_by_tier'])}, uses "
+        f"{shown(report['peak'])} of the device at the peak, and sends {shown(report['sent'])} in "
+        f"a step; by formula it holds {_by_tier(formula['held_by_tier'])} and sends "
         f"{shown(formula['sent'])}{peak}."
     )
 

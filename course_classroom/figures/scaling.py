@@ -1,7 +1,7 @@
-"""Scaling efficiency as grouped bars: what was measured, what a model predicts, what was published.
+"""Scaling efficiency as grouped bars: measured, predicted by a model, and published.
 
-All panels have one scale in percent that begins at 0, with a line at 100, the efficiency of perfect
-scaling. Lesson 15 draws the article's eight bars beside those of this machine.
+All panels share one scale in percent from 0, with a line at 100 %, which is perfect scaling. Lesson
+15 draws the article's eight bars next to bars for this machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LOOKS = {
     "predicted": {"facecolor": CARD, "hatch": "|||", "edgecolor": INK},
     "published": {"facecolor": method(3), "edgecolor": INK},
 }
-WIDE, BETWEEN, HIGH = 0.34, 0.3, 2.9  # inches: of a bar, between two groups, of the picture
+WIDE, BETWEEN, HIGH = 0.34, 0.3, 2.9  # inches: a bar's width, a gap between groups, the height
 NARROWEST = 3.2  # so that the legend fits
 
 
 @dataclass(frozen=True)
 class ScalingBar:
-    """A configuration and its efficiency in percent, as far as it is known in each kind."""
+    """A configuration and its efficiency in percent, for each kind that is known."""
 
     label: str
     measured: float | None = None
@@ -37,9 +37,9 @@ class ScalingBar:
 
 
 def scaling_bars(panels: Mapping[str, Sequence[ScalingBar]], *, title: str = "") -> Picture:
-    """Draw a group of bars for each configuration, in panels side by side.
+    """Draw a group of bars for each configuration, with the panels side by side.
 
-    The kinds that no bar has take no room, and no line in the legend.
+    A kind without bars takes no space and has no entry in the legend.
     """
     words = {
         name: [
@@ -55,7 +55,7 @@ def scaling_bars(panels: Mapping[str, Sequence[ScalingBar]], *, title: str = "")
 
 
 def _kinds(bars: Sequence[ScalingBar]) -> list[str]:
-    """Those that a panel has, in their fixed order."""
+    """Return the kinds for which a panel has bars, in a fixed order."""
     return [kind for kind in LOOKS if any(kind in bar.values for bar in bars)]
 
 
@@ -71,7 +71,7 @@ def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]]) -> None:
     top = max([100.0, *(value for bar in every for value in bar.values.values())])
     for axis, (name, bars) in zip(axes, panels.items(), strict=True):
         kinds = _kinds(bars)
-        share = _inches(bars) / len(bars)  # inches that a group has
+        share = _inches(bars) / len(bars)  # inches for each group
         for i, bar in enumerate(bars):
             for kind, value in bar.values.items():
                 at = i + (kinds.index(kind) - (len(kinds) - 1) / 2) * WIDE / share
@@ -83,6 +83,6 @@ def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]]) -> None:
         axis.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
         axis.set_title(name)
         axis.tick_params(axis="x", length=0, labelcolor=INK)
-    axes[0].set_ylim(0, 1.12 * top)  # of all panels, since they share it
+    axes[0].set_ylim(0, 1.12 * top)  # of all panels, because they share the axis
     axes[0].set_ylabel("efficiency, %")
     legend(figure, {kind: LOOKS[kind] for kind in _kinds(every)})

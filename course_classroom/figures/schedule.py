@@ -1,8 +1,8 @@
-"""The schedule of a block: its parts in the order in which they ran, each collective where it fell.
+"""The schedule of a block: its parts in execution order, with each collective in its place.
 
-`follow` notes on a rank which part of a model is at work whenever the ledger books a call, forward
-and backward; `schedule` draws that. Lesson 05 draws a block, lesson 06 one whose tokens are sharded
-between the gathers and the reduce-scatters.
+`follow` records on a rank which part of a model is active when the ledger books a call, in the
+forward and backward pass. `schedule` draws these records. Lesson 05 draws a block, lesson 06 a
+block whose tokens are sharded between reduce-scatters and gathers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD = "forward", "backward"
 GATHER, SCATTER = "all_gather", "reduce_scatter"
-LEGEND, LEFT, TOP = 0.3, 1.05, 0.72  # inches: height of the legend; left and middle of the first
-WIDE, HIGH, GAP = 0.8, 0.4, 0.2  # a part's box and the space beside it, in inches
-FLAG = 0.36  # a collective's flag below it
+LEGEND, LEFT, TOP = 0.3, 1.05, 0.72  # inches: the legend's height, the first part's left and middle
+WIDE, HIGH, GAP = 0.8, 0.4, 0.2  # inches: a part's box and the space next to it
+FLAG = 0.36  # height of a collective's flag below the box
 
 
 class Call(NamedTuple):
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """A part at work, forward or backward, and the collectives that fell into it."""
+    """One run of a part in the forward or backward pass, with the collectives within it."""
 
     part: str
     phase: str
@@ -44,10 +44,10 @@ class Visit(NamedTuple):
 
 @contextmanager
 def follow(parts: Mapping[str, nn.Module], book: Book) -> Iterator[list[Visit]]:
-    """Note every run of these modules, forward and backward, beside the records of `book`.
+    """Record every forward and backward run of these modules, with the collectives in `book`.
 
-    A module that runs twice is visited twice. A collective that falls between the parts is refused
-    at the end: a schedule without it would say that it was not there.
+    A module that runs twice has two visits. A collective between the parts is an error at the end,
+    because the schedule would omit it.
     """
     visits: list[Visit] = []
     open_visit: list[tuple[str, str, int]] = []
@@ -57,7 +57,7 @@ def follow(parts: Mapping[str, nn.Module], book: Book) -> Iterator[list[Visit]]:
         if open_visit:
             raise ValueError(
                 f"{part} begins its {phase} while {open_visit[0][0]} is in its {open_visit[0][1]}: "
-                "follow parts that come one after the other, none inside another"
+                "follow parts that run one after the other, not nested parts"
             )
         open_visit.append((part, phase, len(book.records)))
 
@@ -79,26 +79,26 @@ def follow(parts: Mapping[str, nn.Module], book: Book) -> Iterator[list[Visit]]:
     booked, seen = len(book.records) - start, sum(len(visit.calls) for visit in visits)
     if booked != seen:
         raise ValueError(
-            f"{booked} collectives were booked and {seen} of them fell into the parts that were "
-            f"followed ({', '.join(parts)}): which module makes the others?"
+            f"{booked} collectives were booked, but only {seen} of them ran inside the followed "
+            f"parts ({', '.join(parts)}): which module makes the others?"
         )
 
 
 def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> Picture:
-    """Draw a step that every rank took alike: forward from left to right, backward below it.
+    """Draw a step, equal on all ranks: the forward pass from left to right, the backward below.
 
-    Parts named like `attention.out` are drawn together, under `attention`. Where gathers and
+    Parts named like `attention.out` are drawn together, under `attention`. If gathers and
     reduce-scatters show that tokens are sharded, the parts that see a shard are striped.
     """
     first = list(visits_by_rank[0]) if visits_by_rank else []
     for rank, visits in enumerate(visits_by_rank):
         if list(visits) != first:
-            raise ValueError(f"rank {rank} took another step than rank 0: there is no one schedule")
+            raise ValueError(f"rank {rank} took different steps than rank 0: no common schedule")
     lanes = {phase: [v for v in first if v.phase == phase] for phase in (FORWARD, BACKWARD)}
     names = [visit.part for visit in lanes[FORWARD]]
-    lanes[BACKWARD].reverse()  # drawn in the columns of the forward
+    lanes[BACKWARD].reverse()  # drawn in the columns of the forward pass
     if not names or (lanes[BACKWARD] and [visit.part for visit in lanes[BACKWARD]] != names):
-        raise ValueError("a schedule needs a forward, and a backward that takes its parts in turn")
+        raise ValueError("a schedule needs a forward pass, and a backward pass in reverse order")
     lanes = {phase: visits for phase, visits in lanes.items() if visits}
     striped = token_sharded(lanes[FORWARD])
     width = max(len(names) * (WIDE + GAP) + 1.1, 5.4 * bool(striped))  # room for the legend
@@ -108,8 +108,8 @@ def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> P
 
 
 def token_sharded(forward: Sequence[Visit]) -> set[int]:
-    """Which parts, by place, see only their rank's tokens: those after a reduce-scatter and before
-    the next all-gather. Nothing, where the forward has neither."""
+    """Return the indices of the parts that see only their rank's tokens, from a reduce-scatter to
+    the next all-gather (if any)."""
     ops = [[call.op for call in visit.calls] for visit in forward]
     moves = [op for own in ops for op in own if op in (GATHER, SCATTER)]
     if SCATTER not in moves:
@@ -149,19 +149,19 @@ def _paint(figure, lanes, names: list[str], striped: set[int]) -> None:
 
 
 def _height(visits: list[Visit]) -> float:
-    """Of a lane, in inches: the boxes, and the flags below the one that has most."""
+    """Return the height of a lane in inches: the boxes and the longest column of flags."""
     return HIGH + 0.3 + FLAG * max(len(visit.calls) for visit in visits)
 
 
 def _box(axis, left: float, y: float, wide: float, high: float, striped: bool) -> None:
-    """Grey where every rank has all tokens, white with stripes where it has a shard of them."""
+    """Draw a box: grey if every rank has all tokens, white with stripes if it has a shard."""
     look = {"facecolor": CARD if striped else REPLICATED, "edgecolor": QUIET, "linewidth": 0.8}
     look["hatch"] = "---" if striped else ""
     rounded(axis, left, y - high / 2, wide, high, min(0.06, high / 4), **look)
 
 
 def _part(axis, left: float, y: float, visit: Visit, striped: bool) -> None:
-    """A part's box, and below it a dark flag for each of its collectives."""
+    """Draw a part's box, and a dark flag below it for each of its collectives."""
     _box(axis, left, y, WIDE, HIGH, striped)
     name = visit.part.rpartition(".")[2]
     label(axis, left + WIDE / 2, y, name, on=CARD if striped else REPLICATED)
@@ -179,7 +179,7 @@ def _in_words(lanes: dict[str, list[Visit]], striped: set[int]) -> str:
         names = [visit.part for place, visit in enumerate(lanes[FORWARD]) if place in striped]
         where = ", ".join(dict.fromkeys(names))
         told.append(f"In {where} a rank has a shard of the tokens, in the other parts all of them.")
-    return f"The parts of a block in the order in which they ran. {' '.join(told)}"
+    return f"The parts of a block in execution order. {' '.join(told)}"
 
 
 def _visit(visit: Visit) -> str:

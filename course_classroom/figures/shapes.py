@@ -1,4 +1,4 @@
-"""Shapes that pictures share: an axis in inches, boxes, labels, arrows, legends, stacked bars."""
+"""Shared shapes of pictures: an axis in inches, boxes, labels, arrows, legends, stacked bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from course_classroom.figures.colours import CARD, INK, QUIET, TITLE, ink_on, of
 
 
 def in_inches(figure):
-    """An axis over the whole card without a frame: inches from the left, and below the title."""
+    """Return a frameless axis over the figure, in inches from the left edge and below the title."""
     wide, high = figure.get_size_inches()
     above = TITLE if figure.get_suptitle() else 0.0
     figure.set_layout_engine("none")
@@ -26,7 +26,7 @@ def box(axis, left: float, top: float, wide: float, high: float, **look) -> None
 
 
 def rounded(axis, left: float, top: float, wide: float, high: float, radius=0.08, **look) -> None:
-    """A box with round corners."""
+    """Draw a box with round corners."""
     from matplotlib.patches import FancyBboxPatch
 
     shape = f"round,pad=0,rounding_size={radius}"
@@ -34,7 +34,7 @@ def rounded(axis, left: float, top: float, wide: float, high: float, radius=0.08
 
 
 def rank_box(axis, at: Sequence[float], rank: int, words: str = "", edge=0.0, **look) -> None:
-    """A rank's box, `at` (left, top, wide, high), with words in its middle."""
+    """Draw a rank's box with words in its middle; `at` is (left, top, width, height)."""
     left, top, wide, high = at
     box(axis, *at, **{**rank_look(rank), "linewidth": edge})
     if words:
@@ -42,7 +42,7 @@ def rank_box(axis, at: Sequence[float], rank: int, words: str = "", edge=0.0, **
 
 
 def stripe(axis, left: float, top: float, side: float, by: str, rank: int, n: int, **look) -> None:
-    """What rank of n holds of a square weight that is sharded `by` "columns" or "rows"."""
+    """Draw rank `rank`'s shard of a square weight, sharded over n ranks by "columns" or "rows"."""
     step = side / n
     if by == "columns":
         box(axis, left + rank * step, top, step, side, **{**rank_look(rank), **look})
@@ -51,7 +51,7 @@ def stripe(axis, left: float, top: float, side: float, by: str, rank: int, n: in
 
 
 def tiled(axis, columns: int, rows: int, under: Sequence = (), beside: Sequence = ()) -> None:
-    """An axis of square tiles without a frame; names under the columns and beside the rows."""
+    """Set up a frameless axis of square tiles, with names under columns and next to rows."""
     axis.set(xlim=(-0.05, columns + 0.05), ylim=(rows + 0.05, -0.05), aspect="equal")
     axis.set_xticks([column + 0.5 for column in range(len(under))], under)
     axis.set_yticks([row + 0.5 for row in range(len(beside))], beside)
@@ -60,13 +60,13 @@ def tiled(axis, columns: int, rows: int, under: Sequence = (), beside: Sequence 
 
 
 def nothing_held(axis, left: float, top: float, wide: float, high: float) -> None:
-    """A dotted outline: nothing is in memory there."""
+    """Draw a dotted outline for a tensor that is not in memory."""
     look = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
     box(axis, left, top, wide, high, **look)
 
 
 def label(axis, x: float, y: float, words: str, on: str = "", **look) -> None:
-    """Words around a point; `on` is the colour under them, which covers a hatch."""
+    """Write words centred on a point; `on` is their background colour, which covers a hatch."""
     middle = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
     if on:
         middle |= {"color": ink_on(on), "bbox": {"facecolor": on, "edgecolor": "none", "pad": 0.8}}
@@ -74,7 +74,7 @@ def label(axis, x: float, y: float, words: str, on: str = "", **look) -> None:
 
 
 def chip(axis, x: float, y: float, words: str, sends: bool, **look) -> None:
-    """An operation: dark where it sends a message."""
+    """Draw the label of an operation, dark if the operation sends a message."""
     frame = {"facecolor": INK if sends else CARD, "edgecolor": INK, "linewidth": 0.8}
     look = {"fontsize": 7.5, "fontweight": "bold", "linespacing": 1.2, **look}
     frame["boxstyle"] = "round,pad=0.28"
@@ -88,7 +88,7 @@ def arrow(axis, start: tuple[float, float], stop: tuple[float, float], **look) -
 
 
 def runs(keys: Iterable) -> list[tuple]:
-    """Neighbours that are equal: what they are, from which place, and up to which."""
+    """Return the runs of equal neighbours as (value, start, stop)."""
     found, start = [], 0
     for key, group in groupby(keys):
         stop = start + len(list(group))
@@ -98,7 +98,7 @@ def runs(keys: Iterable) -> list[tuple]:
 
 
 def legend(figure, looks: Mapping[str, Mapping], *more, ncols: int = 0) -> None:
-    """A line below the picture: a patch for each name; `more` are other marks."""
+    """Draw a legend below the picture: a patch for each name, plus the marks `more`."""
     from matplotlib.patches import Patch
 
     marks = [*more, *(Patch(label=name, **look) for name, look in looks.items())]
@@ -106,9 +106,9 @@ def legend(figure, looks: Mapping[str, Mapping], *more, ncols: int = 0) -> None:
 
 
 def stacked(axis, ways: Mapping[str, Sequence[float]], looks: Mapping[str, Mapping], write) -> None:
-    """A bar for each way, made of parts: `looks[part]`, and `ways[way]` with a length for each.
+    """Draw a stacked bar for each way: `ways[way]` has its part lengths, `looks[part]` the styles.
 
-    A part has its number where there is room for it, and the bar its sum; `write` writes them.
+    Each part shows its length if there is room, and each bar its sum; `write` formats both.
     """
     most = max(map(sum, ways.values()))
     for y, lengths in enumerate(ways.values()):

@@ -1,7 +1,7 @@
-"""The four stages of ZeRO in one picture: gigabytes a rank holds of parameters, gradients, states.
+"""The four stages of ZeRO in one picture: one rank's memory in GB, by kind.
 
-A bar for each stage, counted by the closed forms of `course_lib.estimate`; with 7.5 billion
-parameters on 64 ranks it is figure 1 of the ZeRO paper. Lesson 09; its slider is in
+Each stage has a bar, from the closed forms of `course_lib.estimate`. For 7.5 billion parameters on
+64 ranks, the picture is figure 1 of the ZeRO paper. Lesson 09; its slider is in
 `course_classroom.notebook.sliders`.
 """
 
@@ -17,7 +17,7 @@ SHADES = dict(zip(KINDS, map(method, (0, 1, 3)), strict=True))
 SIZE = (7.8, 3.0)  # inches
 
 
-# Bytes of a parameter, of a gradient, and whether a float32 master is kept.
+# Bytes of a parameter, bytes of a gradient, and whether a float32 master copy is kept.
 PRECISIONS = {
     "float32": (4, 4, False),
     "bf16": (2, 2, True),
@@ -28,7 +28,7 @@ PRECISIONS = {
 def stage_bytes(
     stage: int, ranks: int, *, precision: str = "bf16", optimizer: str = "adamw"
 ) -> dict[str, float]:
-    """Bytes a parameter that a rank holds at this stage, by kind, when its gradients are there."""
+    """Return the bytes per parameter that a rank holds at a stage, by kind, including gradients."""
     from course_lib.estimate import RULES, per_parameter
 
     if precision not in PRECISIONS:
@@ -40,11 +40,11 @@ def stage_bytes(
     def holds(width: int, states: int, *, alive: bool = False, of: int = stage) -> float:
         return per_parameter(of, ranks, width=width, states=states, alive=alive)
 
-    # The form adds kinds up; from stage 2 on it counts gradients only while they are alive.
+    # The form adds all kinds; from stage 2 on it counts gradients only while they are alive.
     without = max(stage, 2)
     alone = holds(parameter, 0, of=without)
     gradients = holds(gradient, 0, alive=True) - holds(gradient, 0, of=without)
-    kept = RULES[optimizer].states + master  # each of them 4 bytes wide
+    kept = RULES[optimizer].states + master  # 4 bytes each
     return dict(zip(KINDS, (alone, gradients, holds(4, kept) - holds(4, 0)), strict=True))
 
 
@@ -56,10 +56,10 @@ def stage_bars(
     *,
     title: str | None = None,
 ) -> Picture:
-    """Draw what a rank of `ranks` holds of a model at stages 0 to 3, in GB of 10⁹ bytes.
+    """Draw the memory of one of `ranks` ranks at stages 0 to 3, in GB of 10⁹ bytes.
 
-    `precision`: "float32"; "bf16" with a float32 master copy of the parameters; or "bf16, float32
-    gradients" as Megatron keeps them (18 bytes a parameter with Adam).
+    `precision` is "float32", "bf16" with a float32 master copy of the parameters, or "bf16, float32
+    gradients" as in Megatron (18 bytes per parameter with Adam).
     """
     held = {}
     for number, stage in enumerate(STAGES):
@@ -84,7 +84,7 @@ def stage_bars(
 
 
 def counted(parameters: float) -> str:
-    """7.5e9 as "7.5 billion"."""
+    """7.5e9 -> "7.5 billion"."""
     for name, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
         if parameters >= size:
             return f"{parameters / size:.3g} {name}"
@@ -92,5 +92,5 @@ def counted(parameters: float) -> str:
 
 
 def gigabytes(value: float) -> str:
-    """To one decimal; what is below 1 to two digits."""
+    """Format a number of GB to one decimal, or to two significant digits below 1."""
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}".removesuffix(".0")

@@ -1,7 +1,7 @@
-"""A statement of the notation as a picture: blocks, the ranks that hold them, the collective.
+"""A statement of the notation as a picture: blocks, the ranks that hold them, and collectives.
 
-`statement("X[b, h@tp] W[h@tp, f] -> Y[b, f]{tp}", tp=2)` needs no tensors and no ranks: it is the
-picture before the derivation. Lessons 02 to 11 begin with one.
+`statement("X[b, h@tp] W[h@tp, f] -> Y[b, f]{tp}", tp=2)` needs no tensors and no ranks, because the
+picture precedes the derivation. Lessons 02 to 11 begin with such a picture.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from course_classroom.figures.statement_rows import (
 )
 from course_lib.layout import Layout
 
-LENGTHS = {"b": 0.62, "f": 1.25, "v": 1.3, "d": 0.5}  # inches; other dims have the next
+LENGTHS = {"b": 0.62, "f": 1.25, "v": 1.3, "d": 0.5}  # inches; other dims have the default below
 LENGTH, THIN, FOLDED = 0.82, 0.27, 0.92  # of a dim, of a row vector, of two folded dims
-SHEET, GAP, MOVE, LINE = 0.1, 0.06, 1.2, 0.16  # between sheets, between sequences; an arrow; text
+SHEET, GAP, MOVE, LINE = 0.1, 0.06, 1.2, 0.16  # between sheets, between sequences, an arrow, text
 SHOWN = 8  # ranks in the legend
 
 
 class Item(NamedTuple):
-    """What comes next in a drawn row: a tensor, `size` inches large, with words below it, or a sign
-    or collectives."""
+    """An item in a drawn row: a tensor with its `size` in inches, a sign, or collectives."""
 
     board: Sheets | None = None
     size: tuple[float, float] = (0.0, 0.0)
@@ -52,7 +51,7 @@ class Item(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """From the first sheet to the last."""
+        """Return the distance from the first sheet to the last."""
         return SHEET * (len(self.board.cells) - 1)
 
     @property
@@ -70,12 +69,12 @@ def statement(
     lengths: Mapping[str, float] | None = None,
     **axes: int,
 ) -> Picture:
-    """Draw statements, a row each: which rank holds which block, and the collective they need.
+    """Draw a row for each statement: blocks, the ranks that hold them, and the collectives.
 
-    `axes` gives the size of each axis, `tp=2` or `dp=2, tp=2`; without any, tp=2. Arrows may follow
-    one another: "X[b, h@tp] W[h@tp, f] -> Y[b, f]{tp} -> Y[b, f]". A partial sum that no later
-    statement completes is drawn with the all-reduce that it still needs; a tensor whose layout
-    changes from one statement to the next, with its collective. `lengths`: inches of a dim.
+    `axes` gives the size of each axis, as in `dp=2, tp=2`; the default is tp=2. Arrows can be
+    chained: "X[b, h@tp] W[h@tp, f] -> Y[b, f]{tp} -> Y[b, f]". A partial sum that no later
+    statement completes is drawn with the missing all-reduce. A tensor whose layout changes between
+    statements is drawn with its collective. `lengths` gives dims a length in inches.
     """
     rows = steps([texts] if isinstance(texts, str) else list(texts))
     layouts = [step.layout for row in rows for step in row if step.layout]
@@ -111,7 +110,7 @@ def statement(
 
 
 def size_of(rows: Sequence[Sequence[Item]]) -> tuple[float, float]:
-    """How wide and high rows are together, with a margin."""
+    """Return the total width and height of the rows, with a margin."""
     across = max(sum(item.wide for item in row) for row in rows)
     return across + 0.3, sum(map(_high, rows)) + 0.2
 
@@ -140,7 +139,7 @@ def paint_rows(axis, rows: Sequence[Sequence[Item]]) -> None:
 def _between(
     axis, moves: Sequence[Move], sign: str, left: float, right: float, middle: float
 ) -> None:
-    """A sign, or an arrow that carries its collectives: dark where a message is sent."""
+    """Draw a sign, or an arrow with its collectives, dark if a message is sent."""
     centre = (left + right) / 2
     if sign == NONE:
         text = NONE.replace(" ", "\n")
@@ -159,8 +158,8 @@ def _between(
 
 
 def _inches(boards: Iterable[Sheets], lengths: Mapping[str, float]) -> dict[str, float]:
-    """How long each dim, and each pair of folded dims, is drawn: the same in all tensors, with
-    room for the label of every block."""
+    """Return the drawn length of each dim and each pair of folded dims, which is equal in all
+    tensors and leaves room for the labels."""
     found: dict[str, float] = {}
     for board in boards:
         *rows, last = (dim.name for dim in board.layout.dims)
@@ -181,7 +180,7 @@ def _size(layout: Layout, inches: Mapping[str, float]) -> tuple[float, float]:
 def _tensor(axis, item: Item, centre: float, middle: float, below: float) -> None:
     board, size, spread = item.board, item.size, item.spread
     left, top = centre - (size[0] + spread) / 2, middle - (size[1] + spread) / 2
-    for i in reversed(range(len(board.cells))):  # the first rank's sheet in front
+    for i in reversed(range(len(board.cells))):  # the first rank's sheet is in front
         for cell in board.cells[i]:
             at = _place(board, cell, (left + SHEET * i, top + spread - SHEET * i), size)
             _block(axis, cell.ranks, at, board.replicated)
@@ -203,7 +202,7 @@ def _tensor(axis, item: Item, centre: float, middle: float, below: float) -> Non
 
 
 def labels_of(board: Sheets) -> list[str]:
-    """What is printed on each block: its ranks, for a partial sum those of every summand."""
+    """Return the label of each block: its ranks, or the ranks of every summand of a partial sum."""
     if board.replicated:
         return ["all"] * len(board.cells[0])
     found = []
@@ -215,7 +214,7 @@ def labels_of(board: Sheets) -> list[str]:
 
 
 def _place(board: Sheets, cell: Cell, corner, size) -> tuple[float, float, float, float]:
-    """Left, top, width and height of a block; between sequences there is a gap."""
+    """Return left, top, width and height of a block, with gaps between sequences."""
     wides, highs = board.wides or (1,) * board.columns, board.highs or (1,) * board.rows
     gap = GAP if len(board.layout.dims) > 2 else 0.0
     one_wide = size[0] / sum(wides)
@@ -226,7 +225,7 @@ def _place(board: Sheets, cell: Cell, corner, size) -> tuple[float, float, float
 
 
 def _block(axis, ranks: Sequence[int], at, replicated: bool) -> None:
-    """One block: grey, a rank's colour, or a slanted band for each rank that holds a copy."""
+    """Draw one block: grey, a rank's colour, or a slanted band for each rank with a copy."""
     from matplotlib.patches import Polygon, Rectangle
 
     x, y, w, h = at
@@ -244,7 +243,7 @@ def _block(axis, ranks: Sequence[int], at, replicated: bool) -> None:
 
 
 def _entries(boards: Sequence[Sheets], sizes: Mapping[str, int]) -> list[tuple[tuple, str]]:
-    """(ranks, words) of the legend; no ranks: what is replicated."""
+    """Return the legend's (ranks, words) entries; the entry for replicated tensors has no ranks."""
     world = boards[0].world
     found: list[tuple[tuple, str]] = []
     for rank in range(min(world, SHOWN)):

@@ -1,8 +1,8 @@
-"""A statement's picture before it is painted: tensors, signs and collectives in order, the same in
-words, and where each rank's block of a tensor is.
+"""The content of a statement's picture: its tensors, signs and collectives in order, their
+description in words, and the place of each rank's block in a tensor.
 
-Leading dims are folded into rows (`X[b, s, h]` has b·s rows), the last dim is the columns. A
-partial sum is several sheets, one for each summand. `statement.py` paints them.
+Leading dims are folded into rows (`X[b, s, h]` has b·s rows); the last dim is the columns. A
+partial sum has several sheets, one for each summand. `statement.py` paints them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 from course_classroom.figures.needed import Move, check_result, collectives, completed
 from course_lib.layout import Layout, Statement
 
-ORDER = ("pp", "dp", "cp", "ep", "tp")  # of known axes in the ranks' numbers, outermost first
+ORDER = ("pp", "dp", "cp", "ep", "tp")  # order of known axes in rank numbers, outermost first
 NONE = "no collective"
-SEQUENCES = 2  # how many of a folded dim are drawn, where it is not sharded
+SEQUENCES = 2  # drawn entries of a folded dim that is not sharded
 
 
 class Step(NamedTuple):
-    """What comes next in a row: a tensor, or the sign or the collectives before it."""
+    """An item in a row: a tensor, or the sign or collectives before a tensor."""
 
     layout: Layout | None = None
     sign: str = ""
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 def steps(lines: Sequence[str]) -> list[list[Step]]:
-    """The rows as they are drawn; a tensor that changes its layout from row to row is moved."""
+    """Return the rows to draw, with collectives for tensors whose layout changes between rows."""
     rows: list[list[Step]] = []
     last: dict[str, tuple[Layout, int | None]] = {}  # name → layout, the row that computed it
     for line in lines:
@@ -50,8 +50,8 @@ def steps(lines: Sequence[str]) -> list[list[Step]]:
         for several in results:
             if len(several) > 1:
                 raise ValueError(
-                    f"{line!r}: {len(several)} results after an arrow; one result a row, and "
-                    "several statements in a list"
+                    f"{line!r}: {len(several)} results after an arrow. Write one result per row, "
+                    "and several statements as a list"
                 )
             result = several[0]
             row += _result(inputs, result)
@@ -69,7 +69,7 @@ def steps(lines: Sequence[str]) -> list[list[Step]]:
 
 
 def axis_sizes(layouts: Sequence[Layout], axes: Mapping[str, int]) -> dict[str, int]:
-    """The size of each axis, outermost first; one without a size, or of one rank, is refused."""
+    """Return each axis's size, outermost first; raise an error for a missing size or size 1."""
     used = list(dict.fromkeys(axis for layout in layouts for axis in layout.axes))
     given = axes or ({"tp": 2} if set(used) <= {"tp"} else {})
     have = ", ".join(f"{name}={size}" for name, size in given.items()) or "none"
@@ -77,23 +77,23 @@ def axis_sizes(layouts: Sequence[Layout], axes: Mapping[str, int]) -> dict[str, 
         if axis not in given:
             where = next(str(layout) for layout in layouts if axis in layout.axes)
             raise ValueError(
-                f"{where}: the axis {axis} has no size; axes given: {have}. Write, for example, "
-                f"statement(…, {axis}=2)"
+                f"{where}, but the axis {axis} has no size (axes given: {have}). Write, for "
+                f"example, statement(…, {axis}=2)"
             )
     for axis, size in given.items():
         if size < 1 or (size == 1 and axis in used):
             raise ValueError(
-                f"{axis}={size}: an axis of {size} shards nothing; give 2 or more, or write the "
-                f"statement without {axis}"
+                f"{axis}={size}: an axis of size {size} shards nothing. Use 2 or more, or write "
+                f"the statement without {axis}"
             )
     kept = {axis: size for axis, size in given.items() if size > 1}
     if not kept:
-        raise ValueError(f"{have}: one rank holds all; give an axis of 2 or more, as tp=2")
+        raise ValueError(f"{have}: one rank holds all. Use an axis of size 2 or more, such as tp=2")
     return dict(sorted(kept.items(), key=lambda p: ORDER.index(p[0]) if p[0] in ORDER else -1))
 
 
 def caption(layout: Layout, sizes: Mapping[str, int]) -> list[str]:
-    """The field's words for a layout, a line for each of them."""
+    """Describe a layout in the field's words, one line for each property."""
     lines = [f"{d.name} sharded over {', '.join(d.axes)}" for d in layout.dims if d.axes]
     if layout.owed:
         lines.append(f"partial sum over {', '.join(layout.owed)}")
@@ -104,19 +104,19 @@ def caption(layout: Layout, sizes: Mapping[str, int]) -> list[str]:
 
 
 def in_words(rows: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> str:
-    """The picture's alternative text."""
+    """Return the picture's alternative text."""
     world = prod(sizes.values())
     if len(sizes) == 1:
-        where = f"Which of {world} ranks holds which block: block i of a sharded dim is on rank i"
+        where = f"The blocks of {world} ranks: block i of a sharded dim is on rank i"
     else:
         mesh = "; ".join(f"rank {rank} is {place(rank, sizes)}" for rank in range(world))
-        where = f"Which of {world} ranks holds which block, on a mesh where {mesh}"
+        where = f"The blocks of {world} ranks, on a mesh where {mesh}"
     told = " ".join(_row(row, sizes) for row in rows)
-    return f"{where}; every rank holds all of what is replicated. {told}"
+    return f"{where}; every rank holds all of a replicated tensor. {told}"
 
 
 def place(rank: int, sizes: Mapping[str, int]) -> str:
-    """Where a rank is on the mesh, in words: "dp 0, tp 1"."""
+    """Return the coordinates of a rank on the mesh in words: "dp 0, tp 1"."""
     return ", ".join(f"{axis} {at}" for axis, at in coordinates(rank, sizes).items())
 
 
@@ -146,7 +146,7 @@ def _tensor(layout: Layout, sizes: Mapping[str, int]) -> str:
 
 
 def _result(inputs: Sequence[Layout], result: Layout) -> list[Step]:
-    """The sign or the collective, and the result."""
+    """Return the sign or the collectives, followed by the result."""
     same = [d.name for d in inputs[0].dims] == [d.name for d in result.dims]
     if len(inputs) > 1 or not same:
         check_result(inputs, result)
@@ -157,19 +157,19 @@ def _result(inputs: Sequence[Layout], result: Layout) -> list[Step]:
 
 def _side(part: str, line: str) -> list[Layout]:
     if not part.strip():
-        raise ValueError(f"{line!r}: nothing is written on one side of an arrow")
+        raise ValueError(f"{line!r}: one side of an arrow is empty")
     found = list(Statement.parse(part).layouts)
     for layout in found:
         if not 1 <= len(layout.dims) <= 3:
             raise ValueError(
-                f"{layout} cannot be drawn: 1 to 3 dims, and not {len(layout.dims)}; fold some "
-                "into one, as a for heads times their width"
+                f"{layout} cannot be drawn: it has {len(layout.dims)} dims instead of 1 to 3. Fold "
+                "some into one, such as a for heads times their width"
             )
     return found
 
 
 class Cell(NamedTuple):
-    """A block: its place in units of the grid, and the ranks that hold it."""
+    """A block: its place in grid units, and the ranks that hold it."""
 
     row: int
     column: int
@@ -182,10 +182,10 @@ class Sheets(NamedTuple):
     layout: Layout
     rows: int
     columns: int
-    every: int  # after as many rows comes the next of the folded dim
+    every: int  # the number of rows for each entry of the folded dim
     cells: tuple[tuple[Cell, ...], ...]  # by sheet
     world: int
-    wides: tuple[int, ...] = ()  # of the columns, in a unit of their own, where they are not equal
+    wides: tuple[int, ...] = ()  # widths of unequal columns, in a separate unit
     highs: tuple[int, ...] = ()
 
     @property
@@ -194,13 +194,13 @@ class Sheets(NamedTuple):
 
 
 def sheets(layout: Layout, axes: Mapping[str, int]) -> Sheets:
-    """The blocks of `layout`; `axes` holds the size of each axis, outermost first in rank order."""
+    """Return the blocks of `layout`; `axes` has the size of each axis, outermost first."""
     world = prod(axes.values())
     places = [coordinates(rank, axes) for rank in range(world)]
     *leading, last = layout.dims
     counts = [prod(axes[axis] for axis in dim.axes) for dim in layout.dims]
     columns = counts.pop()
-    if len(leading) > 1 and counts[-1] > 1:  # each sequence is sharded: show that there are several
+    if len(leading) > 1 and counts[-1] > 1:  # each sequence is sharded, so draw more than one
         counts[0] = max(counts[0], SEQUENCES)
     found = []
     for summand in product(*(range(axes[axis]) for axis in layout.owed)):
@@ -210,7 +210,7 @@ def sheets(layout: Layout, axes: Mapping[str, int]) -> Sheets:
             for column in range(columns):
                 here = dict(fixed)
                 for dim, unit in zip((*leading, last), (*units, column), strict=True):
-                    # which place on each of the dim's axes holds this unit of it
+                    # coordinates on the dim's axes that hold this unit
                     here |= coordinates(unit, {axis: axes[axis] for axis in dim.axes})
                 ranks = [rank for rank, at in enumerate(places) if here.items() <= at.items()]
                 cells.append(Cell(row, column, tuple(ranks)))
@@ -220,7 +220,7 @@ def sheets(layout: Layout, axes: Mapping[str, int]) -> Sheets:
 
 
 def coordinates(rank: int, axes: Mapping[str, int]) -> dict[str, int]:
-    """Where a rank is on the mesh: the last axis runs fastest."""
+    """Return a rank's coordinates on the mesh; the last axis varies fastest."""
     found = {}
     for axis, size in reversed(axes.items()):
         rank, found[axis] = divmod(rank, size)

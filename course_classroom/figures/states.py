@@ -1,8 +1,7 @@
-"""What a rank holds for training, in bytes a parameter: a bar for each rank of each stage.
+"""Training memory of a rank, in bytes per parameter: a bar for each rank of each stage.
 
-A part that every rank has a copy of is grey, one that only this rank has is in the rank's colour; a
-band along a bar's upper edge says of which kind it is.
-Lesson 09 draws stages 0 and 1, lessons 10 and 11 those that shard more.
+Replicated parts are grey and sharded parts have the rank's colour; a band along the bar's upper
+edge shows the kind. Lesson 09 draws stages 0 and 1, lessons 10 and 11 the later stages.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from course_classroom.figures.colours import (
 )
 from course_classroom.figures.shapes import label, legend
 
-WIDE, ROW, GAP = 7.2, 0.34, 0.45  # inches: of the picture, of a bar with its space, above a stage
+WIDE, ROW, GAP = 7.2, 0.34, 0.45  # inches: the picture, a bar with its space, above a stage
 COPY = "#ebebeb"
 HEIGHT = 0.78  # of a row
 BAND = 0.2  # of a bar's height
@@ -32,12 +31,12 @@ def states(
     *,
     cut: Mapping[str, Collection[str]],
     title: str = "",
-    own: str = "its own piece",
+    own: str = "its own shard",
 ) -> Picture:
-    """Draw `stages[stage][rank][kind]`, in bytes a parameter, kind beside kind.
+    """Draw `stages[stage][rank][kind]`, in bytes per parameter, with the kinds side by side.
 
-    `cut[stage]` are the kinds of which each rank holds a piece of its own. Every rank of every
-    stage has the same kinds, in one order. `own` says in words what such a piece is.
+    `cut[stage]` lists the sharded kinds. Every rank of every stage has the same kinds, in one
+    order. `own` describes a shard in words.
     """
     words = {}
     for stage, ranks in stages.items():
@@ -49,7 +48,7 @@ def states(
                 if wide
             ]
             words[stage].append(f"rank {rank} {shown(sum(row.values()))}: {'; '.join(parts)}")
-    alt = in_words("Bytes a parameter by rank", words, between=". ")
+    alt = in_words("Bytes per parameter by rank", words, between=". ")
     rows = sum(len(ranks) for ranks in stages.values())
     size = (WIDE, ROW * rows + GAP * len(stages) + 0.95)
     return draw(size, alt, lambda figure: _paint(figure, stages, cut), title)
@@ -71,7 +70,7 @@ def _paint(figure, stages, cut) -> None:
         y += GAP / ROW * 0.38
     axis.set(xlim=(0, 1.12 * most), ylim=(y - 0.5, -0.6))
     axis.set_yticks(ticks, names)
-    axis.set_xlabel("bytes a parameter")
+    axis.set_xlabel("bytes per parameter")
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
     looks = {kind: {"facecolor": method(i), "edgecolor": CARD} for i, kind in enumerate(kinds)}
@@ -87,12 +86,12 @@ def _bar(axis, y: float, rank: int, row, cut: Collection[str], most: float) -> N
         top = y - HEIGHT / 2 + BAND * HEIGHT / 2  # the axis runs downwards
         band = {"height": BAND * HEIGHT, "color": method(i), "edgecolor": CARD, "linewidth": 0.6}
         axis.barh(top, wide, left=left, **band)
-        if wide > 0.05 * most:  # else there is no room for a number
+        if wide > 0.05 * most:  # otherwise there is no room for a number
             label(axis, left + wide / 2, y + 0.09, shown(wide), on=shade, fontweight="bold")
         left += wide
     axis.text(left + 0.012 * most, y, shown(left), va="center", fontsize=9)
 
 
 def shown(value: float) -> str:
-    """To two decimals, without zeros at the end."""
+    """Format a number with at most two decimals, without trailing zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

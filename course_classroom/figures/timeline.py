@@ -1,7 +1,7 @@
-"""A timeline: one lane per rank, a bar for each collective from its call to its completion.
+"""A timeline: one lane per rank, with a bar for each collective from its call to its completion.
 
-Drawn from the spans of each rank's ledger. Ranks on one machine share a clock, so the lanes can be
-laid over one another. Lesson 01 draws a ring, lesson 09 hides messages under a backward.
+The picture uses the spans of each rank's ledger. Ranks on one machine share a clock, so their lanes
+can be compared. Lesson 01 draws a ring; lesson 09 draws messages hidden behind a backward pass.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LANE, LEGEND = 0.24, 0.3  # inches
 def timeline(
     spans_by_rank: Sequence[Sequence[Span]], *, together: Collection[str] = (), title: str = ""
 ) -> Picture:
-    """Draw each rank's calls over a common time, which starts at the first of them.
+    """Draw each rank's calls on a common time axis that starts at the first call.
 
-    A thin dark line under a bar is the time that the rank stood still and waited for it. Of the
-    collectives in `together`, which all these ranks call in one order, a bar is hollow until the
-    last rank has called: so long there is nothing to move. Without a completed call, as in a ring
-    of one rank, the picture says so.
+    A thin dark line under a bar shows the time for which the call blocked the rank. For collectives
+    in `together`, which all these ranks call in the same order, a bar is hollow until the last rank
+    has called, because no data moves before then. If no call was completed, as in a ring of one
+    rank, the picture says so.
     """
     ended = [[span for span in spans if span.end is not None] for spans in spans_by_rank]
     if not any(ended):
@@ -43,7 +43,7 @@ def timeline(
         for op in ops
         if (lane := [span for span in spans if span.op == op])
     ]
-    # Where calls may be under way at one time, they are drawn below each other.
+    # Calls that may overlap in time are drawn below each other.
     places = [
         tracks([(s.start, s.end) for s in lane]) if op in ready else [0] for _, op, lane in lanes
     ]
@@ -73,11 +73,11 @@ def timeline(
         axis.grid(axis="x")
         axis.set_axisbelow(True)
         if ready:
-            waits, moves = "waits until every rank has called", "every rank has called: it moves"
+            waits, moves = "waits until every rank has called", "moves: every rank has called"
             looks = {waits: {"facecolor": CARD}, moves: {"facecolor": QUIET}}
             legend(figure, {name: {"edgecolor": QUIET, **look} for name, look in looks.items()})
 
-    # Counts and order only: times differ from run to run, what happens does not.
+    # Counts and order only, because times differ from run to run.
     told = []
     for number in range(len(ended)):
         counts = [f"{len(lane)} × {op}" for rank, op, lane in lanes if rank == number]
@@ -89,18 +89,18 @@ def timeline(
 
 
 def ready_times(spans_by_rank: Sequence[Sequence[Span]], op: str) -> list[float]:
-    """When each call of a collective has been made by all ranks: only then it can move anything."""
+    """Return the time at which all ranks have made each call, because no data can move earlier."""
     starts = [[span.start for span in spans if span.op == op] for spans in spans_by_rank]
     counts = [len(one) for one in starts]
     if len(set(counts)) != 1 or not counts[0]:
         raise ValueError(
-            f"the ranks made {counts} calls of {op}: together= is for what all of them call"
+            f"the ranks made {counts} calls of {op}, but together= needs equal numbers"
         )
     return [max(calls) for calls in zip(*starts, strict=True)]
 
 
 def tracks(bars: Sequence[tuple[float, float]]) -> list[int]:
-    """A track for each bar, the first that is free when it begins, so that none covers another."""
+    """Return a track for each bar: the first that is free at its start, so that no bars overlap."""
     free: list[float] = []
     found = []
     for begin, end in bars:
@@ -119,7 +119,7 @@ def _bar(axis, span: Span, row: float, zero: float, rank: int) -> None:
 
 
 def _split(axis, span: Span, ready: float, y: float, high: float, zero: float, rank: int) -> None:
-    """Hollow until the last rank has called, filled from then on."""
+    """Draw a bar that is hollow until the last rank has called, and filled from then on."""
     ready = min(max(ready, span.start), span.end)
     for start, end, fill in ((span.start, ready, CARD), (ready, span.end, of_rank(rank))):
         if end > start:

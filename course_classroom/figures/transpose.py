@@ -1,7 +1,7 @@
-"""Two programs, one above the other: a forward, and the backward that is its transpose.
+"""Two programs, one above the other: a forward pass, and the backward pass as its transpose.
 
-A box a step, with what the ledger booked while that step ran; the lower row is read from right to
-left. Lesson 03 draws the first.
+A box is a step, with the calls that the ledger booked while it ran. The lower row is read from
+right to left. Lesson 03 draws the first such picture.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from course_classroom.figures.shapes import arrow, in_inches, label, rounded
 if TYPE_CHECKING:
     from course_lib.ledger.book import Span
 
-WIDE, HIGH, GAP = 0.86, 0.62, 0.66  # a box and the arrow beside it, in inches
-UP, DOWN = 0.5, 1.65  # middles of the two rows
+WIDE, HIGH, GAP = 0.86, 0.62, 0.66  # a box and the arrow next to it, in inches
+UP, DOWN = 0.5, 1.65  # y of the centres of the two rows
 LABEL = 0.62  # for the name of a row
 NOTHING = "sends nothing"
 
 
 class Step(NamedTuple):
-    """One step of a program: what one rank sent in it, on the way there and on the way back."""
+    """A step of a program: the messages of one rank in its forward and its backward pass."""
 
     name: str
     there: Sequence[Span]
     back: Sequence[Span]
-    gives: str = ""  # the layout of what it hands on
-    takes_back: str = ""  # and of the gradient that comes back to it
+    gives: str = ""  # the layout of its output
+    takes_back: str = ""  # the layout of the gradient that it receives
 
 
 def transpose(
     steps: Sequence[Step], *, start: tuple[str, str] = ("", ""), title: str = ""
 ) -> Picture:
-    """Draw a program and its transpose. `start`: the layouts of the first input and its gradient.
+    """Draw a program and its transpose. `start` has the layouts of input and gradient.
 
-    What is written in a box comes from the spans alone; a box that sends is dark.
+    The words in a box come only from the spans; a box that sends is dark.
     """
     places = [start, *[(step.gives, step.takes_back) for step in steps]]
 
@@ -56,8 +56,8 @@ def transpose(
     there = "; ".join(f"{step.name} {_sent(step.there)}" for step in steps)
     back = "; ".join(f"{step.name} {_sent(step.back)}" for step in reversed(steps))
     words = (
-        f"A program and its transpose, step by step. Forward, from left to right: {there}. "
-        f"Backward, from right to left: {back}."
+        f"A program and its transpose, step by step. Forward pass, from left to right: {there}. "
+        f"Backward pass, from right to left: {back}."
     )
     return draw((len(steps) * (WIDE + GAP) + GAP + LABEL, 2.15), words, paint, title)
 

@@ -1,7 +1,7 @@
-"""Which rank holds which block: a row a rank, a tile a chunk, coloured by whose values are in it.
+"""Blocks by rank: a row for each rank, and a tile for each chunk in the colours of its sources.
 
-Drawn from the tensors themselves: give it what each rank holds before and after a verb, and it
-finds out which ranks' values are in each chunk. Lesson 01 draws the verbs, lesson 02 weights.
+The picture uses each rank's tensors before and after an operation to find the ranks whose values
+are in each chunk. Lesson 01 draws collectives, and lesson 02 draws weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from course_classroom.figures.colours import Picture, draw, in_words, of_rank, r
 from course_classroom.figures.shapes import box, label, nothing_held, tiled
 
 TILE = 0.5  # inches
-Owners = tuple[int, ...]  # the ranks whose values are summed in one chunk; () where none is held
+Owners = tuple[int, ...]  # the ranks whose values are summed in one chunk; () for an absent chunk
 
 
 def who_holds(
@@ -24,10 +24,10 @@ def who_holds(
     *,
     title: str = "",
 ) -> Picture:
-    """Draw for each panel what every rank holds: `panels[name][rank][chunk]`, None for nothing.
+    """Draw each panel's chunks by rank: `panels[name][rank][chunk]`, None if absent.
 
-    `sources[rank][chunk]` are the values that each rank started with. A chunk is drawn as the sum
-    of those ranks' chunks that it is equal to; one that is no such sum is refused.
+    `sources[rank][chunk]` are the values that each rank started with. Each chunk is drawn as the
+    sum of source chunks that it equals; if it equals no such sum, an error is raised.
     """
     held = {
         name: [
@@ -44,7 +44,7 @@ def who_holds(
         name: [f"rank {r} holds {', '.join(map(_chunk, row))}" for r, row in enumerate(rows)]
         for name, rows in held.items()
     }
-    first = f"{unit.capitalize()} by {unit}, the ranks whose values are summed in it"
+    first = f"{unit.capitalize()} by {unit}, the ranks whose values it sums"
     n, chunks = len(sources), len(sources[0])
     # A tile is half an inch; a panel is wide enough for its name.
     panel = max(TILE * chunks, *(0.075 * len(name) for name in held)) + 0.3
@@ -53,7 +53,7 @@ def who_holds(
 
 
 def _owners(block: Tensor | None, candidates: list[Tensor], place: str) -> Owners:
-    """The ranks whose values sum to a block: the candidates are few, so all sums are tried."""
+    """Return the ranks whose values sum to a block, by trying all sums of the candidates."""
     if block is None or block.numel() == 0:
         return ()
     n = len(candidates)
@@ -62,7 +62,7 @@ def _owners(block: Tensor | None, candidates: list[Tensor], place: str) -> Owner
         total = torch.stack([candidates[r] for r in ranks]).sum(0)
         if total.shape == block.shape and torch.allclose(block, total, rtol=1e-6, atol=1e-6):
             return ranks
-    raise ValueError(f"{place}: these values are no sum of the ranks' own; is the verb right?")
+    raise ValueError(f"{place}: the values are no sum of the ranks' own. Is the operation right?")
 
 
 def _paint(figure, held: dict[str, list[list[Owners]]], unit: str) -> None:
@@ -77,7 +77,7 @@ def _paint(figure, held: dict[str, list[list[Owners]]], unit: str) -> None:
 
 
 def tile(axis, column: int, row: int, owners: Owners, *, hatched: bool = True) -> None:
-    """One chunk: a stripe for each rank whose values are in it, and their names."""
+    """Draw one chunk: a stripe with the rank's number for each rank whose values are in it."""
     left, top = column + 0.05, row + 0.05
     if not owners:
         nothing_held(axis, left, top, 0.9, 0.9)

@@ -1,7 +1,7 @@
-"""Wirings: the same layers joined in several ways, each beside the ledger of its own run.
+"""Wirings: the same layers joined in several ways, each with the ledger of its run.
 
-A row is a wiring, a box one of its parts; above a box stand the collectives that its forward made,
-below it those of its backward, with the elements that they send. Lesson 04 draws four MLPs.
+A row is a wiring, and a box is one of its parts. Forward collectives are above the box and backward
+collectives below it, each with the elements sent. Lesson 04 draws four MLPs.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ARROW = {"arrowstyle": "->", "color": QUIET, "linewidth": 0.9}
 
 
 class Part(NamedTuple):
-    """One part of a wiring as it ran: which collectives were booked in it, in each direction."""
+    """A part of a wiring as it ran, with the collectives booked in each direction."""
 
     name: str
     forward: Sequence[Record] = ()
     backward: Sequence[Record] = ()
-    cut: str = ""  # how its weight is sharded, "columns" or "rows"; without a weight, nothing
+    cut: str = ""  # how its weight is sharded, "columns" or "rows"; "" without a weight
 
 
 def wirings(runs: Mapping[str, Sequence[Part]], *, ranks: int, title: str = "") -> Picture:
-    """Draw each wiring with its parts in order; the records are those of rank 0 of `ranks`."""
+    """Draw each wiring with its parts in order; the records come from rank 0 of `ranks`."""
     width = NAME + max(sum(_wide(part) + GAP for part in parts) for parts in runs.values()) + SUM
     above = {name: max(len(part.forward) for part in parts) for name, parts in runs.items()}
     below = {name: max(len(part.backward) for part in parts) for name, parts in runs.items()}
@@ -47,14 +47,14 @@ def wirings(runs: Mapping[str, Sequence[Part]], *, ranks: int, title: str = "") 
             top += heights[name]
             if name != list(runs)[-1]:
                 axis.plot([0, width], [top, top], color=QUIET, alpha=0.35, linewidth=0.6)
-        told = f"→ forward, ← backward; counts are elements that rank 0 of {ranks} has to send"
+        told = f"→ forward, ← backward; counts are elements that rank 0 of {ranks} must send"
         axis.text(0.05, top + 0.2, told, fontsize=8, color=INK, va="center")
 
     return draw(size, _in_words(runs, ranks), paint, title)
 
 
 def sent(calls: Sequence[Record]) -> float:
-    """Elements that a rank has to send in these calls; whole wherever the formula is."""
+    """Return the elements that a rank must send in these calls, rounded if nearly integral."""
     found = sum(call.must * call.elements / call.payload for call in calls if call.payload)
     return round(found) if abs(found - round(found)) < 1e-6 else found
 
@@ -86,7 +86,7 @@ def _box(axis, left: float, middle: float, part: Part, ranks: int) -> None:
     look = {"facecolor": PAPER, "edgecolor": QUIET, "linewidth": 0.8, "zorder": 2}
     box(axis, left, middle - HIGH / 2, _wide(part), HIGH, **look)
     text = left + _wide(part) / 2
-    if part.cut:  # the weight itself, a stripe of it for each rank
+    if part.cut:  # the weight, with a stripe for each rank
         side = HIGH - 0.16
         corner, text = (left + 0.08, middle - side / 2), left + side + 0.18
         for rank in range(ranks):
@@ -96,7 +96,7 @@ def _box(axis, left: float, middle: float, part: Part, ranks: int) -> None:
 
 
 def _tag(axis, x: float, y: float, words: str, paper: str, ink: str) -> None:
-    """Dark for the forward, a frame for the backward; the arrow says it as well."""
+    """Draw a tag, dark for the forward pass and framed for the backward pass."""
     frame = {"facecolor": paper, "edgecolor": INK, "pad": 1.6, "linewidth": 0.7}
     label(axis, x, y, words, fontsize=7.5, color=ink, bbox=frame, zorder=3)
 
@@ -124,5 +124,5 @@ def _in_words(runs: Mapping[str, Sequence[Part]], ranks: int) -> str:
             )
             cut = f" (weight sharded by {part.cut})" if part.cut else ""
             said.append(f"{part.name}{cut}: {made or 'no collective'}")
-        told.append(f"{name}. {'; '.join(said)}; in all {', '.join(_in_all(parts))}.")
-    return f"Elements that rank 0 of {ranks} has to send. {' '.join(told)}"
+        told.append(f"{name}. {'; '.join(said)}; in total {', '.join(_in_all(parts))}.")
+    return f"Elements that rank 0 of {ranks} must send. {' '.join(told)}"

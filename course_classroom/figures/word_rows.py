@@ -1,7 +1,7 @@
-"""A lookup in an embedding that is sharded over the vocabulary: a row a rank, a tile a token.
+"""A lookup in a vocabulary-sharded embedding: a row for each rank, a tile for each token.
 
-Drawn from the ranks' own partial sums: a tile has the colour of the rank that holds the entry, or
-says that its row is zeros; below is the all-reduced sum. Lesson 07 draws four ids on two ranks.
+The picture uses the ranks' partial sums. A tile has the colour of the rank that holds the entry, or
+is marked as zeros; the all-reduced sum is below. Lesson 07 draws four ids on two ranks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def word_rows(
     *,
     title: str = "",
 ) -> Picture:
-    """Draw which rank found which of `ids` (t,): `parts[rank]` and `whole` are (t, h).
+    """Draw the rank that found each of `ids` (t,); `parts[rank]` and `whole` have shape (t, h).
 
-    `spans[rank]` are the entries that a rank holds, first and one past the last. What is no lookup
-    is refused: parts that do not add up, an id that two ranks found, or none.
+    `spans[rank]` is the rank's range of entries, (first, last + 1). Parts that do not add up to
+    `whole`, or an id that no rank or two ranks found, are refused.
     """
     if not torch.allclose(torch.stack(list(parts)).sum(0), whole):
         raise ValueError(
@@ -39,14 +39,14 @@ def word_rows(
         found = [rank for rank, part in enumerate(parts) if bool(part[place].any())]
         if len(found) != 1:
             who = f"ranks {', '.join(map(str, found))}" if found else "no rank"
-            raise ValueError(f"id {word} of token {place} was found by {who}; one rank holds it")
+            raise ValueError(f"id {word} of token {place} was found by {who}, not by exactly one")
         finders.append(found[0])
     told = []
     for rank, (start, stop) in enumerate(spans):
         found = [str(word) for word, finder in zip(words, finders, strict=True) if finder == rank]
         what = f"finds {', '.join(found)} and has zeros for the rest" if found else "has only zeros"
         told.append(f"rank {rank} holds entries {start} to {stop - 1}, {what}")
-    alt = f"Looked up are the ids {', '.join(map(str, words))}: {'; '.join(told)}."
+    alt = f"The ids looked up are {', '.join(map(str, words))}: {'; '.join(told)}."
     size = (LABEL + TILE * len(words) + 0.3, TILE * (len(parts) + 1) + 0.9)
     return draw(size, alt, lambda figure: _paint(figure, words, finders, spans), title)
 
@@ -68,7 +68,7 @@ def _paint(figure, words, finders, spans) -> None:
 
 
 def _tile(axis, left: float, top: float, rank: int | None) -> None:
-    """A row of the table in its rank's colour, or a row of zeros."""
+    """Draw a row of the table in its rank's colour, or a row of zeros."""
     at = (left + 0.05, top + 0.05, 0.9, 0.9)
     if rank is None:
         nothing_held(axis, *at)

@@ -1,6 +1,6 @@
-"""Grading of what learners hand in: each submission judged in processes of its own, under limits.
+"""Grading of submissions: each is judged in separate processes, under limits.
 
-`intact.py` says by which exercises, `discover.py` finds the submissions, `reading.py` what they
-answer, `supervisor.py` keeps each within its limits, `marking.py` gathers the rows. For
-instructors; no lesson derives it.
+`intact.py` checks the exercises, `discover.py` finds the submissions, `reading.py` reads their
+answers, `supervisor.py` enforces their limits, and `marking.py` collects the rows. This is for
+instructors only.
 """

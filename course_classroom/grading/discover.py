@@ -1,6 +1,6 @@
-"""Which submissions a folder holds: nbgrader's layout, a folder a student, or a file a student.
+"""Submissions in a folder: nbgrader's layout, one folder per student, or one file per student.
 
-Nothing is opened here, and no link is followed: a link could lead to somebody else's work.
+This module opens no file and follows no link, because a link could lead to someone else's work.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NOT_WORK = {"__pycache__", "timestamp.txt", "feedback"}
-_DEEPEST = 3  # folders below a student's that are looked into
+_DEEPEST = 3  # levels searched below a student's folder
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One notebook that somebody handed in, or the lack of one."""
+    """A notebook that a student handed in, or a student's folder without a notebook."""
 
     student: str
-    path: Path  # the notebook; a folder where it holds none
-    shown: str  # the path as it is written into the results
-    lesson: str = ""  # the folder that nbgrader's layout names a lesson with
-    trouble: str = ""  # why there is nothing to read
+    path: Path  # the notebook, or a folder without one
+    shown: str  # the path as written into the results
+    lesson: str = ""  # the folder that names a lesson in nbgrader's layout
+    trouble: str = ""  # reason why there is nothing to read
 
 
 def find(folder: Path) -> tuple[list[Submission], list[str]]:
-    """Every submission below `folder` by student, and what was left aside, in words."""
+    """Return every submission below `folder` by student, and descriptions of the ignored files."""
     found: list[Submission] = []
     aside: list[str] = []
     for entry in _entries(folder, aside):
@@ -34,7 +34,7 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
         elif entry.suffix == ".ipynb":
             found.append(Submission(_text(entry.stem), entry, _text(entry.name)))
         else:
-            aside.append(f"{_text(entry.name)} is no notebook and belongs to no student's folder")
+            aside.append(f"{_text(entry.name)} is not a notebook and is in no student's folder")
     return sorted(found, key=lambda one: (one.student.casefold(), one.shown)), aside
 
 
@@ -45,7 +45,7 @@ def _of_student(home: Path, folder: Path, aside: list[str]) -> list[Submission]:
         (notebooks if path.suffix == ".ipynb" else others).append(path)
     if not notebooks:
         names = ", ".join(_text(path.name) for path in others[:3])
-        said = f"no notebook, but {names}" if others else "the folder is empty"
+        said = f"no notebook, only {names}" if others else "the folder is empty"
         kind = "not a notebook" if others else "empty"
         return [Submission(student, home, _shown(home, folder), trouble=f"{kind}: {said}")]
     return [
@@ -67,7 +67,7 @@ def _files(folder: Path, aside: list[str], deeper: int) -> list[Path]:
         elif deeper:
             found.extend(_files(entry, aside, deeper - 1))
         else:
-            aside.append(f"{_text(str(entry))} lies too deep to be looked into")
+            aside.append(f"{_text(str(entry))} is too deep to be searched")
     return found
 
 
@@ -82,7 +82,7 @@ def _entries(folder: Path, aside: list[str]) -> list[Path]:
         if entry.name.startswith(".") or entry.name in _NOT_WORK:
             continue
         if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
-            aside.append(f"{_text(str(entry))} is a link or no plain file, and was not followed")
+            aside.append(f"{_text(str(entry))} is a link or not a regular file, so it was ignored")
             continue
         kept.append(entry)
     return kept
@@ -93,5 +93,5 @@ def _shown(path: Path, folder: Path) -> str:
 
 
 def _text(name: str) -> str:
-    """A file's name as text that can be written anywhere, whatever bytes it is made of."""
+    """Return a file's name, whatever its bytes, as text that can be written anywhere."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,6 +1,6 @@
-"""What was handed out: the exercises of today, cell by cell, in the form that learners get.
+"""The current exercises, cell by cell, in the form in which learners get them.
 
-It is what a submission is held against: its check cells count, those of the submission never do.
+Submissions are compared with these exercises. Only the handout's check cells count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the hand-out that nbgrader knows by an id."""
+    """A cell of the handout that nbgrader identifies by an id."""
 
     id: str
     kind: str  # code or markdown
@@ -25,14 +25,14 @@ class Cell:
     grade: bool
     solution: bool
     points: float
-    exercise: str  # what a check cell checks; empty elsewhere
+    exercise: str  # the exercise of a check cell; otherwise empty
 
 
 @dataclass(frozen=True)
 class Handout:
-    """One exercise notebook as it is given out today."""
+    """An exercise notebook as it is handed out today."""
 
-    lesson: str  # 01_collectives
+    lesson: str  # such as 01_collectives
     name: str  # the file's name without .ipynb
     cells: tuple[Cell, ...]
 
@@ -50,8 +50,8 @@ class Handout:
 
 
 def from_exercises(root: Path) -> list[Handout]:
-    """The exercises as they lie in exercises/: what a learner's copies were made from."""
-    import nbformat  # here, because a submission's judge needs no more of this file than its words
+    """Return the exercises in exercises/, from which a learner's copies are made."""
+    import nbformat  # imported here because the judge of a submission only needs the text classes
 
     folder = root / "exercises"
     found = [
@@ -60,7 +60,7 @@ def from_exercises(root: Path) -> list[Handout]:
     ]
     if not found:
         raise FileNotFoundError(
-            f"there are no exercises in {folder}: run this from a full copy of the course"
+            f"there are no exercises in {folder}: run this in a full copy of the course"
         )
     return found
 
@@ -71,7 +71,7 @@ def from_notebook(notebook: NotebookNode, path: Path) -> Handout:
 
 
 def of_lesson(handouts: list[Handout], asked: str) -> list[Handout]:
-    """Those of one lesson, asked for as `1`, `01` or `01_collectives`; none where it is unknown."""
+    """Return the handouts of one lesson (`1`, `01` or `01_collectives`), or an empty list."""
     number = asked.zfill(2) if asked.isdigit() else asked
     return [h for h in handouts if h.lesson == asked or h.lesson.split("_")[0] == number]
 
@@ -92,7 +92,7 @@ def _cell(cell: NotebookNode) -> Cell:
 
 
 def checked_by(source: str) -> str:
-    """The exercise that a check cell names: the text given to `check`; empty if there is none."""
+    """Return the exercise name that a check cell passes to `check`, or an empty string."""
     try:
         tree = ast.parse(source)
     except SyntaxError:

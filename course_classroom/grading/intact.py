@@ -1,7 +1,7 @@
-"""exercises/ held against what the checks know, before anybody is graded by it.
+"""Comparison of exercises/ with the checks, before anything is graded.
 
-The checks say which exercises a lesson has and what each is worth, nbgrader's checksums whether a
-cell is as it was released. solutions/ is not looked at.
+The checks define the exercises of a lesson and their points; nbgrader's checksums show whether a
+cell has changed since release. solutions/ is not used.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 EXERCISES = "exercises"
-MOST_NAMED = 3  # faults that are named; of the others, how many there are
+MOST_NAMED = 3  # faults that are listed; the others are counted
 
 
 class Unfit(ValueError):
-    """What is wrong with exercises/, and how it is brought back."""
+    """An error that lists the faults in exercises/ and how to restore the folder."""
 
     def __init__(self, folder: Path, faults: Sequence[str]):
         more = len(faults) - MOST_NAMED
         named = "; ".join(faults[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
         super().__init__(
-            f"{folder} is not as it was released: {named}. Bring it back with `git restore "
-            f"{EXERCISES}`, or with `course release` where solutions/ is, or from a new hand-out"
+            f"{folder} differs from its release: {named}. Restore it with `git restore "
+            f"{EXERCISES}`, with `course release` if you have solutions/, or from a new hand-out"
         )
 
 
 def intact(root: Path) -> list[Handout]:
-    """Every exercise below `root`, each cell as it was released; or Unfit."""
+    """Return every exercise below `root` if all cells are as released; otherwise raise Unfit."""
     found, faults = [], []
     for path in sorted((root / EXERCISES).glob("*/*.ipynb")):
         name = path.relative_to(root / EXERCISES).as_posix()
@@ -40,8 +40,8 @@ def intact(root: Path) -> list[Handout]:
             handout, edited = _read(path)
         except OSError as error:
             faults.append(f"{name} cannot be read ({error.strerror})")
-        except Exception:  # whatever damage makes of the reader
-            faults.append(f"{name} is not an exercise's notebook any more")
+        except Exception:  # any error of the reader on a damaged file
+            faults.append(f"{name} is no longer an exercise notebook")
         else:
             found.append(handout)
             faults += [f"{name}, cell {cell}, was changed" for cell in edited]
@@ -52,7 +52,7 @@ def intact(root: Path) -> list[Handout]:
 
 
 def _read(path: Path) -> tuple[Handout, list[str]]:
-    """An exercise, and the cells in it whose checksum is not that of their text."""
+    """Return an exercise, and its cells whose checksum does not match their text."""
     import nbformat
     from nbgrader.utils import compute_checksum
 
@@ -67,7 +67,7 @@ def _read(path: Path) -> tuple[Handout, list[str]]:
 
 
 def _against_the_checks(found: Sequence[Handout]) -> Iterator[str]:
-    """Where the check cells and their points are not those that the checks know."""
+    """Yield the differences in exercises and points between the check cells and the checks."""
     from course_classroom.judge import frame
 
     known = {(lesson, one.name): one for lesson, ones in frame.lessons().items() for one in ones}
@@ -81,4 +81,4 @@ def _against_the_checks(found: Sequence[Handout]) -> Iterator[str]:
         if (handout.lesson.split("_")[0], handout.name) != (lesson, name):
             yield f"{name} of lesson {lesson} is checked in {handout.lesson}/{handout.name}.ipynb"
         if cell.points != exercise.points:
-            yield f"{name} gives {cell.points:g} points, and its check {exercise.points}"
+            yield f"{name} gives {cell.points:g} points, but its check gives {exercise.points}"

@@ -1,6 +1,6 @@
-"""A learner's copy of the course: what git tracks of it, without answers, tests and history.
+"""A learner's copy of the course: the files tracked by git, without answers, tests or history.
 
-It is written beside its place and put there in one step. `course handout` makes it.
+It is written next to its destination and moved there in one step. `course handout` makes it.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from course_classroom.grading import intact
 from course_classroom.notebook import release
 from course_classroom.workspace.handed_out import without_answers
 
-# All that travels. What is not below one of these stays, and so does what is added one day.
+# Everything that is copied. Anything else stays behind, including folders that are added later.
 GIVEN = ("course_lib", "course_classroom", "course_lessons", "notebooks", "exercises", "docs")
-GIVEN += ("benchmarks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore")
-GIVEN += (".gitattributes", "Makefile", "tools/__init__.py", "tools/bootstrap", "tools/hashes.py")
-GIVEN += ("pyproject.toml", "constraints.txt", "environment.yml")
-MARK = "LEARNERS_COPY"  # by this file tools/bootstrap/ and the commands of authors know a copy
+GIVEN += ("benchmarks", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff")
+GIVEN += (".gitattributes", ".gitignore", "Makefile", "tools/__init__.py", "tools/bootstrap")
+GIVEN += ("tools/hashes.py", "pyproject.toml", "constraints.txt", "environment.yml")
+MARK = "LEARNERS_COPY"  # tools/bootstrap/ and the authors' commands recognise a copy by this file
 MARK_TEXT = """\
 This is a learner's copy of the course{version}, made by `course handout`.
 It holds the lessons, the exercises and the library; it has no solutions, no tests and no history.
 Begin with `make lab`.
 """
-PREFIX = ".course-handout-"  # of the folder beside, until it is whole
-WHY_GIT = "; what is handed out is what git tracks"
+PREFIX = ".course-handout-"  # of the temporary folder next to it, until the copy is complete
+WHY_GIT = "; only files that git tracks are handed out"
 
 
 class Refused(Exception):
-    """Why no copy is made, and the remedy. Nothing is left of it."""
+    """An error that states why no copy was made, and the remedy. No partial copy remains."""
 
 
 @dataclass(frozen=True)
 class Copy:
     folder: str
-    version: str  # the commit, with `-dirty` where files have been changed since
+    version: str  # the commit, with `-dirty` if files have changed since
     files: int
     size: int  # bytes
-    stayed: tuple[str, ...]  # tracked folders and files that are not in it
-    untracked: tuple[str, ...]  # what would be in it, if git tracked it
+    stayed: tuple[str, ...]  # tracked folders and files that are not copied
+    untracked: tuple[str, ...]  # files that would be copied if git tracked them
 
 
 def make(root: Path, folder: Path) -> Copy:
-    """The copy of the course at `root`, as `folder`: whole; or Refused, and nothing."""
+    """Copy the course at `root` to `folder` completely, or raise Refused and leave no files."""
     root, folder = root.resolve(), folder.resolve()
     try:
         _check_place(root, folder)
@@ -61,7 +61,7 @@ def make(root: Path, folder: Path) -> Copy:
         size = _put(root, given, folder, mark)
     except OSError as error:
         at = os.fspath(error.filename or folder)
-        raise Refused(f"{at}: {error.strerror} (nothing was left of the copy)") from None
+        raise Refused(f"{at}: {error.strerror} (the partial copy was removed)") from None
     stayed = tuple(sorted({_top(path) for path in paths if not _travels(path)}))
     return Copy(str(folder), version, len(given) + 1, size, stayed, tuple(untracked))
 
@@ -72,26 +72,26 @@ def is_one(root: Path) -> bool:
 
 def _check_place(root: Path, folder: Path) -> None:
     if folder.is_relative_to(root):
-        raise Refused(f"{folder} lies inside the course itself; name a folder outside of it")
+        raise Refused(f"{folder} is inside the course itself; name a folder outside of it")
     if not folder.parent.is_dir():
-        raise Refused(f"there is no folder {folder.parent}; make it first")
+        raise Refused(f"the folder {folder.parent} does not exist; create it first")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"{folder} is there and is no empty folder; name another, or move it away")
+        raise Refused(f"{folder} exists and is not an empty folder; name another, or move it away")
 
 
 def _check_clone(root: Path) -> None:
     top = _git(root, "rev-parse", "--show-toplevel", wrong=True)
     around = top.stdout.rstrip("\n")
     if top.returncode or Path(around).resolve() != root:
-        where = f"it only lies in {around}" if around else _first(top.stderr)
+        where = f"it is only a folder in {around}" if around else _first(top.stderr)
         raise Refused(
-            f"{root} is no clone of the course ({where}), and what is handed out is what git "
-            "tracks, so that no private file travels; run this in a clone"
+            f"{root} is not a clone of the course ({where}). Only files that git tracks are handed "
+            "out, to protect private files; run this in a clone"
         )
 
 
 def _check_exercises(root: Path, untracked: Sequence[str]) -> None:
-    """Each has to be there, tracked and blank; beside solutions/ also what they give today."""
+    """Check that each exercise is tracked and blank, and matches solutions/ if that exists."""
     try:
         intact.intact(root)
         differences = release.check(root) if (root / release.SOLUTIONS).is_dir() else []
@@ -112,14 +112,14 @@ def _travels(path: str) -> bool:
 
 
 def _top(path: str) -> str:
-    """What stays, as far down as a person wants to read: `solutions/`, `tools/pins.py`."""
+    """Return the leading part of an uncopied path, such as `solutions/` or `tools/pins.py`."""
     parts = PurePosixPath(path).parts
     deep = 2 if any(given.startswith(f"{parts[0]}/") for given in GIVEN) else 1
     return "/".join(parts[:deep]) + ("/" if len(parts) > deep else "")
 
 
 def _put(root: Path, given: Sequence[str], folder: Path, mark: str) -> int:
-    """Write all of it beside its place, then put it there; the bytes that were written."""
+    """Write all files next to the destination, then move them there; return the bytes written."""
     beside = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder.parent))
     try:
         for path in given:
@@ -129,7 +129,7 @@ def _put(root: Path, given: Sequence[str], folder: Path, mark: str) -> int:
         os.umask(mask)
         beside.chmod(0o777 & ~mask)
         size = sum(path.stat().st_size for path in beside.rglob("*") if path.is_file())
-        os.rename(beside, folder)  # onto an empty folder, too
+        os.rename(beside, folder)  # also replaces an empty folder
     except BaseException:
         with suppress(OSError):
             shutil.rmtree(beside)
@@ -139,9 +139,9 @@ def _put(root: Path, given: Sequence[str], folder: Path, mark: str) -> int:
 
 def _copy(source: Path, target: Path) -> None:
     if source.is_symlink():
-        raise Refused(f"{source} is a link, and what it leads to may be private; put a file there")
+        raise Refused(f"{source} is a link to a file that may be private; replace it by a file")
     if not source.is_file():
-        raise Refused(f"{source} is tracked by git and is not there; `git restore` brings it back")
+        raise Refused(f"{source} is tracked by git but missing; restore it with `git restore`")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
     if source.suffix == ".ipynb":
@@ -158,12 +158,12 @@ def _untracked(root: Path, below: Sequence[str]) -> list[str]:
 
 
 def _version(root: Path) -> str:
-    """The commit by its tag or number, `-dirty` where files have changed since; or nothing."""
+    """Return the commit's tag or hash, with `-dirty` if files have changed, or an empty string."""
     return _git(root, "describe", "--tags", "--always", "--dirty", wrong=True).stdout.strip()
 
 
 def _git(folder: Path, *words: str, wrong: bool = False) -> subprocess.CompletedProcess[str]:
-    """git in that folder, whatever repository the environment speaks of; `wrong`: it may fail."""
+    """Run git in `folder` without GIT_* variables; `wrong` allows the command to fail."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     kept["LC_ALL"] = "C"
     options = {"capture_output": True, "encoding": "utf-8", "errors": "surrogateescape"}

@@ -1,6 +1,6 @@
-"""All submissions of a folder to rows: a few at a time, each in a process group of its own.
+"""Grading of a folder's submissions into rows, a few at a time, each in its own process group.
 
-Whatever one of them does, the others are graded, and the rows stand in the order of the names.
+No submission can prevent the grading of the others, and the rows are sorted by name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from course_classroom.grading.walls import Walls
 from course_classroom.grading.watch import END, MARK, Limits, sweep
 from course_classroom.grading.worker import OWN, TASK
 
-# All that an answer learns of the instructor's environment. No token is among these.
+# All that an answer sees of the instructor's environment. None of these is a token.
 _LET_THROUGH = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "GLOO_SOCKET_IFNAME")
-PREFIX = "grade-"  # of the temporary folder; short, as the paths of the ranks' sockets have to be
+PREFIX = "grade-"  # of the temporary folder; short, because the ranks' sockets need short paths
 SUPERVISOR = "course_classroom.grading.supervisor"
 LONGEST_PLACE = 50  # characters
 WORKER = "course_classroom.grading.worker"
@@ -36,7 +36,7 @@ WORKER = "course_classroom.grading.worker"
 
 @dataclass
 class Grading:
-    """One run over a folder: what is asked, and where it happens."""
+    """One grading run over a folder: its settings and its state."""
 
     handouts: Sequence[Handout]
     limits: Limits
@@ -44,12 +44,12 @@ class Grading:
     jobs: int = 1
     told: Callable[[str], None] = print
     command: Sequence[str] = (sys.executable, "-m", WORKER)
-    walls: Walls = field(default_factory=Walls)  # what keeps submissions from each other, and us
+    walls: Walls = field(default_factory=Walls)  # isolate submissions from each other and from us
     _running: dict[int, subprocess.Popen] = field(default_factory=dict)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def grade(self, submissions: Sequence[Submission]) -> list[Row]:
-        """The rows of all submissions, in their order. An interrupt ends all that runs."""
+        """Return the rows of all submissions in order. An interrupt ends all graders."""
         home = Path(tempfile.mkdtemp(prefix=PREFIX))
         done = 0
 
@@ -69,18 +69,18 @@ class Grading:
         finally:
             self._stopped.set()
             for process in list(self._running.values()):
-                process.stdin.close()  # it ends its tree and removes its folder
+                process.stdin.close()  # the supervisor then ends its tree and removes its folder
             pool.shutdown(cancel_futures=True)
             remove(home)
 
     @staticmethod
     def check_place() -> None:
-        """Refuse a temporary folder whose path leaves no room for that of a rank's socket."""
+        """Raise Refused if the temporary folder's path is too long for a rank's socket."""
         place = Path(tempfile.gettempdir())
         if len(str(place)) > LONGEST_PLACE:
             raise Refused(
-                f"{place} is too long a path for temporary files here ({len(str(place))} "
-                f"characters, {LONGEST_PLACE} at most); set TMPDIR to a shorter one, such as /tmp"
+                f"the path {place} is too long for temporary files ({len(str(place))} characters, "
+                f"at most {LONGEST_PLACE}); set TMPDIR to a shorter one, such as /tmp"
             )
 
     def _one(self, folder: Path, submission: Submission) -> list[Row]:
@@ -98,14 +98,14 @@ class Grading:
         return rows_from(submission, events, self.handouts, confined=self.walls.confined)
 
     def _prepare(self, folder: Path, submission: Submission) -> None:
-        """A private folder with a copy of the notebook and the task."""
+        """Create a private folder with a copy of the notebook and a task file."""
         for name in OWN:
             (folder / name).mkdir(parents=True, mode=0o700)
         shutil.copyfile(submission.path, folder / "notebook")
         task = {
             "notebook": str(folder / "notebook"),
             "name": submission.path.stem,  # in the submission
-            "lesson": self.lesson,  # the only one asked for; empty for any
+            "lesson": self.lesson,  # the only lesson to grade; empty for any
             "handouts": [one.as_json() for one in self.handouts],
             "memory": self.limits.memory,
             "confined": self.walls.confined,
@@ -119,7 +119,7 @@ class Grading:
             [*self.walls.command, sys.executable, "-m", SUPERVISOR, json.dumps(asked)],
             cwd=folder.parent,
             env=environment(folder, mark),
-            stdin=subprocess.PIPE,  # closed when this process ends, however it does
+            stdin=subprocess.PIPE,  # closed when this process ends, for whatever reason
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -139,9 +139,9 @@ class Grading:
 
 
 def environment(folder: Path, mark: str) -> dict[str, str]:
-    """A submission's environment: its own folders, and a few names of the instructor's."""
+    """Return a submission's environment variables: its own folders, and a few of our variables."""
     kept = {name: os.environ[name] for name in _LET_THROUGH if name in os.environ}
-    if site.ENABLE_USER_SITE:  # HOME is another one, and packages may lie below the old one
+    if site.ENABLE_USER_SITE:  # HOME changes, and packages may be below the old one
         kept["PYTHONUSERBASE"] = site.getuserbase()
     house = str(Path(__file__).resolve().parents[2])
     more = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -157,7 +157,7 @@ def environment(folder: Path, mark: str) -> dict[str, str]:
 
 
 def default_jobs(limits: Limits) -> int:
-    """Two where there are two cores, more where there are more and the memory is there as well."""
+    """Return the number of jobs: half the cores, at least two, but fewer if memory requires it."""
     from course_classroom.leases.machine import available_bytes
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,8 +1,8 @@
-"""Whether an answer is plain: words that cannot reach what measures it, or change it.
+"""A filter for plain answers: code that cannot reach or change the code that measures it.
 
-A check measures an answer in the answer's own process. Python has many ways from any object to any
-other, so what is let in is told, and not what is kept out; who writes anything else is read by a
-person, and loses nothing by it.
+A check measures an answer in the answer's own process. Because Python has many ways from any object
+to any other, this is a list of what is allowed, not of what is forbidden. A person reads any other
+answer, which loses no points.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIBRARY = {
     *("generate", "tensor_parallel", "pretrained", "zero", "checkpoint", "estimate", "step"),
     "train",
 }
-# What the exercises themselves import from here.
+# Modules of the course that the exercises themselves import.
 GIVEN = {
     "course_classroom": {"pull"},
     "course_classroom.judge": {"check", "hint"},
@@ -35,7 +35,7 @@ GIVEN = {
     "course_lessons.lesson_13": {"broken"},
     "course_classroom.notebook.extra": {"extra_ranks"},
 }
-# The modules that an answer may go through, as in torch.nn.functional.relu.
+# Modules that an answer may pass through, as in torch.nn.functional.relu.
 _THROUGH = {
     *("torch", "nn", "functional", "distributed", "dist", "optim", "utils", "checkpoint", "F"),
     *("autograd", "linalg", "special", "fft", "cuda", "random", "modules", "parameter", "math"),
@@ -45,7 +45,7 @@ _THROUGH = {
 }
 _THROUGH |= _LIBRARY | (_IMPORTS - {"warnings"})
 _WHOLE = {"nn", "functional", "distributed", "optim", "utils", "autograd", "linalg"}
-# Calls that reach an attribute, a module or an object by a text, or run one.
+# Calls that reach an attribute, module or object by its name as text, or that run text.
 _BY_TEXT = {
     *("eval", "exec", "compile", "globals", "locals", "vars", "breakpoint", "input", "help"),
     *("setattr", "delattr", "getattr", "hasattr", "open", "memoryview", "get_ipython"),
@@ -60,9 +60,9 @@ _CLOSED = {
     *("ctypeslib", "register_module_forward_hook", "register_module_forward_pre_hook"),
     *("register_module_full_backward_hook", "set_default_tensor_type", "TorchFunctionMode"),
     *("TorchDispatchMode", "patch", "rpc", "set_debug_level", "savetxt", "dump", "dumps"),
-    *("Store", "TCPStore", "FileStore", "HashStore", "PrefixStore"),  # ways that no ledger sees
+    *("Store", "TCPStore", "FileStore", "HashStore", "PrefixStore"),  # channels outside the ledger
 }
-# Under these names one module has another of Python's own: torch.os, collections._sys.
+# Names under which a module exposes a module of Python: torch.os, collections._sys.
 _PYTHONS = (sys.stdlib_module_names | {"bltns", "path", "modules"}) - _THROUGH
 _PYTHONS -= {
     "chunk",
@@ -82,29 +82,29 @@ _METHODS = {
     *("repr", "str", "eq", "ne", "lt", "le", "gt", "ge", "hash", "add", "sub", "mul", "bool"),
     "contains",
 }
-_OBJECTS = re.compile(r"object")  # all_gather_object and its like read what others have pickled
+_OBJECTS = re.compile(r"object")  # all_gather_object and similar calls unpickle data of others
 
 
 def odd(cells: Iterable[str]) -> list[str]:
-    """What in these cells is not plain, in words; empty where all is.
+    """Return descriptions of everything in these cells that is not plain, or an empty list.
 
-    The cells are Python as it will run, without a notebook's own lines: what is left out here and
-    runs there would be the way in.
+    The cells must be the Python that will run, without notebook magics, because any line that runs
+    but is missing here would escape the filter.
     """
     found: set[str] = set()
     for source in cells:
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # the check says so: it will not run
+            continue  # the check reports that it cannot run
         found |= {name for kind, name in _uses(tree) if not _is_plain(kind, name)}
     return sorted(found)
 
 
 def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Every name that the code imports, reads, writes or calls: (kind, name)."""
+    """Yield every name that the code imports, reads, writes or calls, as (kind, name)."""
     plain_calls, followed = set(), set()
-    imported = {"torch", "dist"}  # modules; `taken` are names out of one
+    imported = {"torch", "dist"}  # modules; `taken` are names imported from one
     taken: set[str] = set()
     pythons_re = _binds_re_alone(tree)
     for node in ast.walk(tree):
@@ -181,7 +181,7 @@ def _is_plain(kind: str, name: str) -> bool:
 
 
 def _binds_re_alone(tree: ast.AST) -> bool:
-    """Whether `re` is Python's module here: imported as it is, and never another thing's name."""
+    """Return True if `re` is Python's module: imported as `re`, with no other use of the name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "re" and not isinstance(node.ctx, ast.Load):
             return False
@@ -189,7 +189,7 @@ def _binds_re_alone(tree: ast.AST) -> bool:
             return False
         named = getattr(node, "name", None), getattr(node, "arg", None), getattr(node, "rest", None)
         if "re" in named and not isinstance(node, (ast.alias, ast.keyword)):
-            return False  # a function, a class, an argument, an error, a capture
+            return False  # a function, class, argument, exception or capture
         if isinstance(node, ast.ImportFrom) and any(one.name in ("re", "*") for one in node.names):
             return False
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
@@ -197,7 +197,7 @@ def _binds_re_alone(tree: ast.AST) -> bool:
 
 
 def _by_a_plain_text(call: ast.Call) -> bool:
-    """getattr(x, "weight") says as much as x.weight."""
+    """Return True for getattr or hasattr with a literal string, because getattr(x, "w") is x.w."""
     second = call.args[1] if len(call.args) > 1 else None
     text = isinstance(second, ast.Constant) and isinstance(second.value, str)
     named = isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")

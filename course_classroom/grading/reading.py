@@ -1,7 +1,6 @@
-"""A notebook as a learner saved it: which exercise it is, what answers it holds, what is odd in it.
+"""A learner's saved notebook: its exercise, its answers, and its irregularities.
 
-The text alone is read, nothing is run: a notebook that prints its own marks, or replaces `check`,
-says nothing here.
+The text is read but never run. Therefore a notebook cannot print its own marks or replace `check`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import NamedTuple
 from course_classroom.grading.handouts import Cell, Handout
 
 EMPTY, NOT_A_NOTEBOOK, WRONG_LESSON = "empty", "not a notebook", "wrong lesson"
-MOST_BYTES = 32 << 20  # of a notebook's file, outputs included
+MOST_BYTES = 32 << 20  # size limit of a notebook's file, including outputs
 
 
 class Unreadable(Exception):
-    """Why nothing in a file can be graded: an outcome, and words for the row."""
+    """An error for a file that cannot be graded, with an outcome and a text for the row."""
 
     def __init__(self, outcome: str, text: str):
         super().__init__(text)
@@ -27,7 +26,7 @@ class Unreadable(Exception):
 
 
 class Written(NamedTuple):
-    """A cell of the submission, as far as it can be made out."""
+    """A cell of the submission, as far as it could be read."""
 
     kind: str
     source: str
@@ -43,10 +42,10 @@ class Reading:
 
 
 def read(path: Path, handouts: Sequence[Handout], name: str = "") -> Reading:
-    """The notebook at `path`; `name` is its file's name where `path` is a copy. Or Unreadable."""
+    """Read the notebook at `path`, or raise Unreadable; `name` is the file's original name."""
     cells = _cells(_load(path))
     if not any(cell.source.strip() for cell in cells):
-        raise Unreadable(EMPTY, "a notebook without any text in it")
+        raise Unreadable(EMPTY, "a notebook that contains no text")
     handout = _recognised(cells, handouts, name or path.stem)
     reading = Reading(handout, cells)
     _compare(reading)
@@ -54,31 +53,31 @@ def read(path: Path, handouts: Sequence[Handout], name: str = "") -> Reading:
 
 
 def answers(reading: Reading, check: Cell) -> dict[str, str]:
-    """For each function the text of the last `%%ranks` cell that defines it, as `check` sees it.
+    """Return the last `%%ranks` cell that defines each function, as `check` sees it.
 
-    What stands below the check cell counts only where the answer is nowhere above it.
+    Cells below the check cell count only if no cell above it contains the answer.
     """
     found = _defined(_above(reading, check))
     if check.exercise in found:
         return found
     everywhere = _defined(reading.cells)
     if check.exercise in everywhere:
-        reading.notes.append("the answer stands below the check cell")
+        reading.notes.append("the answer is below the check cell")
         return everywhere
     plain = [c for c in reading.cells if f"def {check.exercise}(" in c.source]
     if plain:
-        reading.notes.append(f"{check.exercise} stands in a cell that does not start with %%ranks")
+        reading.notes.append(f"{check.exercise} is in a cell that does not start with %%ranks")
     return found
 
 
 def plain_cells(reading: Reading, check: Cell) -> list[str]:
-    """The text of the notebook's own code cells above the check cell: where numbers stand."""
+    """Return the plain code cells above the check cell, which assign the numbers of an answer."""
     code = [cell.source for cell in _above(reading, check) if cell.kind == "code"]
     return [source for source in code if not source.lstrip().startswith("%%")]
 
 
 def _above(reading: Reading, check: Cell) -> list[Written]:
-    """What stands above the check cell; all there is where that cell is missing."""
+    """Return the cells above the check cell, or all cells if there is no check cell."""
     places = [i for i, cell in enumerate(reading.cells) if cell.id == check.id]
     return reading.cells[: places[-1]] if places else reading.cells
 
@@ -97,28 +96,28 @@ def _defined(cells: Sequence[Written]) -> dict[str, str]:
 def _load(path: Path) -> list:
     size = path.stat().st_size
     if size == 0:
-        raise Unreadable(EMPTY, "a file without a single byte")
+        raise Unreadable(EMPTY, "an empty file")
     if size > MOST_BYTES:
         raise Unreadable(
             NOT_A_NOTEBOOK,
-            f"{size / 1e6:.0f} MB; a notebook of more than {MOST_BYTES / 1e6:.0f} MB is not opened",
+            f"{size / 1e6:.0f} MB; notebooks of more than {MOST_BYTES / 1e6:.0f} MB are not opened",
         )
     try:
         text = path.read_text(encoding="utf-8")
         notebook = json.loads(text)
-        if notebook["nbformat"] != 4:  # read by hand above: the library takes a second to come
+        if notebook["nbformat"] != 4:  # read by hand above: importing the library takes a second
             import nbformat
 
             notebook = nbformat.reads(text, as_version=4)
         return list(notebook["cells"])
-    except Exception as error:  # whatever a stranger's file makes of the reader
+    except Exception as error:  # any error that an unknown file causes in the reader
         said = (str(error).splitlines() or [""])[0][:120]
-        told = f"it cannot be read as one ({type(error).__name__}: {said})"
+        told = f"it is not a readable notebook ({type(error).__name__}: {said})"
         raise Unreadable(NOT_A_NOTEBOOK, told) from None
 
 
 def _cells(raw: list) -> list[Written]:
-    """The cells, each with its nbgrader id; an id that comes twice belongs to the last one."""
+    """Return the cells with their nbgrader ids; if cells share an id, the last one keeps it."""
     found: list[Written] = []
     taken: set[str] = set()
     for cell in reversed(raw):
@@ -138,7 +137,7 @@ def _cells(raw: list) -> list[Written]:
 
 
 def _recognised(cells: Sequence[Written], handouts: Sequence[Handout], name: str) -> Handout:
-    """The exercise that most of the ids belong to, else the one the file is named after."""
+    """Return the exercise that shares the most ids, or the exercise that has the file's name."""
     ids = {cell.id for cell in cells if cell.id}
     shared = {h: len(ids & {cell.id for cell in h.cells}) for h in handouts}
     best = max(shared, key=lambda h: (shared[h], h.name == name), default=None)
@@ -147,9 +146,9 @@ def _recognised(cells: Sequence[Written], handouts: Sequence[Handout], name: str
     named = [h for h in handouts if h.name.casefold() == name.casefold()]
     if named:
         return named[0]
-    told = f"its cells are those of no exercise ({', '.join(sorted(ids)[:3])})"
+    told = f"its cells belong to no exercise ({', '.join(sorted(ids)[:3])})"
     raise Unreadable(
-        WRONG_LESSON, told if ids else "none of its cells, nor its name, is one of an exercise"
+        WRONG_LESSON, told if ids else "neither its cells nor its name belong to an exercise"
     )
 
 
@@ -160,7 +159,7 @@ def _compare(reading: Reading) -> None:
     stale = any(all(pair) and len(set(pair)) > 1 for pair in sums)
     unknown = sorted(here.keys() - ours.keys())
     if stale:
-        reading.notes.append("made from a previous version; graded with today's check cells")
+        reading.notes.append("made from an earlier version; graded with today's check cells")
     for cell in reading.handout.cells:
         written = here.get(cell.id)
         if not (cell.grade or cell.solution):
@@ -171,9 +170,9 @@ def _compare(reading: Reading) -> None:
         if cell.grade and written.source.strip() != cell.source.strip() and not stale:
             reading.notes.append(f"the check cell {cell.id} was edited; graded with the original")
         if written.kind != cell.kind:
-            reading.notes.append(f"the cell {cell.id} was made a {written.kind} cell")
+            reading.notes.append(f"the cell {cell.id} was changed to a {written.kind} cell")
     if unknown:
         named = ", ".join(unknown[:3])
-        reading.notes.append(f"cells with ids that are not of this exercise: {named}")
+        reading.notes.append(f"cells with ids that do not belong to this exercise: {named}")
     if not here:
-        reading.notes.append("none of its cells has an id; recognised by the file's name")
+        reading.notes.append("its cells have no ids; recognised by the file's name")

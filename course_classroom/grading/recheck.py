@@ -1,7 +1,7 @@
-"""A learner's own answers checked again from the shell, as they stand in the saved notebooks.
+"""Checks of a learner's own answers from the shell, as saved in the notebooks.
 
-The same reading and the same judge as in grading, without its walls: it is one's own code. Lesson
-00 mentions it.
+They use grading's reader and judge without the sandbox, because the code is the learner's own.
+Lesson 00 mentions them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NOT_OPENED = "not opened"
 
 
 class Unknown(Exception):
-    """What was asked for is no lesson, no exercise and no notebook."""
+    """An error for a request that matches no lesson, exercise or notebook."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one exercise, or why there is nothing to check."""
+    """The result of one exercise, or the reason why there is nothing to check."""
 
     lesson: str
     exercise: str
@@ -39,7 +39,7 @@ class Checked:
 
 
 def find(what: str, root: Path, work: Path) -> list[Path]:
-    """The notebooks that `what` asks for: a path, a lesson or an exercise; or Unknown."""
+    """Return the notebooks for `what` (a path, lesson or exercise), or raise Unknown."""
     if what.endswith(".ipynb"):
         if not Path(what).is_file():
             raise Unknown(f"there is no notebook {what}")
@@ -55,13 +55,13 @@ def find(what: str, root: Path, work: Path) -> list[Path]:
 
 
 def check(notebooks: Sequence[Path], root: Path) -> Iterator[Checked]:
-    """Judge every answer in the notebooks, note it in the progress, and say it."""
+    """Judge every answer in the notebooks, record it in the progress, and yield the result."""
     from course_classroom.judge.judge import Judge
 
     given, judge, here = handouts.from_exercises(root), Judge(), Path.cwd()
     try:
         for path in map(Path.resolve, notebooks):
-            judge.stop()  # ranks run in the folder of the notebook, as they do in JupyterLab
+            judge.stop()  # ranks run in the folder of the notebook, as in JupyterLab
             os.chdir(path.parent if path.parent.is_dir() else here)
             yield from _checked(path, given, judge)
     finally:
@@ -76,7 +76,7 @@ def _checked(path: Path, given: Sequence[handouts.Handout], judge) -> Iterator[C
         return Checked(path.parent.name, path.stem, outcome, "", 0, 0, text, str(path))
 
     if not path.is_file():
-        text = f"There is no {path} yet: `make lab` puts it there. Save your notebook, then check."
+        text = f"{path} does not exist yet: `make lab` creates it. Save your notebook, then check."
         yield not_read(NOT_OPENED, text)
         return
     try:

@@ -1,7 +1,6 @@
-"""The results of grading: one row a student and exercise, as a table, as CSV and as JSON.
+"""The results of grading: one row per student and exercise, as a table, CSV and JSON.
 
-A name is a stranger's text too: none of it becomes a formula in a spreadsheet or a command to a
-terminal.
+Names are untrusted text, so none may become a spreadsheet formula or a terminal command.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from course_classroom.grading.handouts import Cell, Handout
 from course_lib.files import write_whole
 
 LONGEST = 400  # characters of a note
-# Nothing of these was judged: the exit code says so, and an instructor looks at them.
+# Outcomes that were not judged: the exit code reports them, and an instructor looks at them.
 NOT_GRADED = ("not a notebook", "empty", "wrong lesson", "not started", "stopped", "by hand")
 NOT_GRADED += ("not judged",)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -45,7 +44,7 @@ HEADER = [field.name for field in fields(Row)]
 
 
 class Refused(Exception):
-    """Why the results cannot be written where they were asked for."""
+    """An error that states why the results cannot be written to the requested place."""
 
 
 def rows_from(
@@ -55,7 +54,7 @@ def rows_from(
     *,
     confined: bool = True,
 ) -> list[Row]:
-    """The rows of one submission, from what its worker and its supervisor said."""
+    """Return the rows of one submission from the events of its worker and its supervisor."""
     kinds = ("unreadable", "read", "verdict", "end")
     told = {kind: [e for e in events if e.get("event") == kind] for kind in kinds}
     if submission.trouble:
@@ -74,11 +73,11 @@ def rows_from(
         verdicts.setdefault(str(one.get("cell")), one)  # the first counts
     shared = [str(note) for note in told["read"][0].get("notes", [])]
     if submission.lesson and submission.lesson in {h.lesson for h in handouts} - {handout.lesson}:
-        shared.append(f"it lay in the folder of {submission.lesson}")
+        shared.append(f"it was in the folder of {submission.lesson}")
     if end.get("left") and not end.get("why") and not end.get("code"):
-        shared.append(f"{end['left']} process(es) that it had left behind were ended")
+        shared.append(f"{end['left']} leftover process(es) were ended")
     if end.get("refused"):
-        shared.append(f"{end['refused']} line(s) were put among its verdicts, and refused")
+        shared.append(f"{end['refused']} line(s) among its verdicts were forged and were ignored")
     if not confined:
         shared.append("not confined")
     rows = []
@@ -99,8 +98,8 @@ def _how_it_ended(end: dict) -> tuple[str, str]:
     if end.get("why"):
         return str(end["why"]), str(end.get("told", ""))
     if not end or end.get("code", 0) < 0:
-        return "ended its judge", "the process that judges it was killed from within"
-    last = (str(end.get("log", "")).strip().splitlines() or ["it said nothing"])[-1]
+        return "ended its judge", "the process that judges it was killed by the submission"
+    last = (str(end.get("log", "")).strip().splitlines() or ["it printed nothing"])[-1]
     return "not started", f"the judging process failed: {last}"
 
 
@@ -108,7 +107,7 @@ def _row(submission, handout: Handout, cell: Cell, verdict: dict, shared: list[s
     points = verdict.get("points", 0)
     notes = [*shared, *map(str, verdict.get("notes", []))]
     if not isinstance(points, (int, float)) or not 0 <= points <= cell.points:
-        notes.append(f"{points!r} points were claimed of {cell.points:g}, and refused")
+        notes.append(f"it claimed {points!r} of {cell.points:g} points; the claim was ignored")
         points = 0
     text = "" if verdict["outcome"] == "right" else str(verdict.get("text", ""))
     return Row(
@@ -127,7 +126,7 @@ def _row(submission, handout: Handout, cell: Cell, verdict: dict, shared: list[s
 def _bare(
     submission: Submission, handouts: Sequence[Handout], outcome: str, text: str
 ) -> list[Row]:
-    """Rows without a verdict; which exercise it should have been, the file's name may still say."""
+    """Return rows without a verdict; the exercise is taken from the file's name if possible."""
     name = submission.path.stem.casefold()
     named = [h for h in handouts if h.name.casefold() == name][:1]
     cells = [(h.lesson, c.exercise or c.id, 0, c.points) for h in named for c in h.checks]
@@ -141,13 +140,13 @@ def _note(parts: Sequence[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text on one line, without characters that steer a terminal."""
+    """Return text on one line, without characters that control a terminal."""
     joined = " / ".join(line.strip() for line in text.splitlines() if line.strip())
     return "".join(c if c.isprintable() else "?" for c in joined)
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
-    """The whole file or none; see `check_target` for what may be replaced."""
+    """Write the complete file or nothing; see `check_target` for files that may be replaced."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     out.writerow(HEADER)
@@ -157,15 +156,15 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
         write_whole(path, text.getvalue())
     except OSError as error:
         raise Refused(
-            f"{path} was not written ({error.strerror}); nothing in its place was changed. Free "
+            f"{path} was not written ({error.strerror}), and any existing file is unchanged. Free "
             "some space or name another file with --csv"
         ) from None
 
 
 def check_target(path: Path) -> None:
-    """Refuse, before anything is graded, a place that cannot be written or is somebody else's."""
+    """Raise Refused before grading if the place is not writable or has a foreign file."""
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise Refused(f"{path.parent} is no folder that you can write to; name another with --csv")
+        raise Refused(f"{path.parent} is not a writable folder; name another place with --csv")
     if not path.exists():
         return
     try:
@@ -175,13 +174,13 @@ def check_target(path: Path) -> None:
         ours = False
     if not ours:
         raise Refused(
-            f"{path} is there already and holds no grades of `course grade`; move it away, or name "
+            f"{path} exists but contains no grades of `course grade`; move it away, or name "
             "another file with --csv"
         )
 
 
 def _safe(value: object) -> str:
-    """A text that a spreadsheet would take for a formula, made a text again."""
+    """Return a value as text that no spreadsheet interprets as a formula."""
     if isinstance(value, float | int):
         return f"{value:g}"
     return f"'{value}" if str(value).startswith(_FORMULA) else str(value)
@@ -202,12 +201,12 @@ def print_table(rows: Sequence[Row]) -> None:
         points = f"{row.points:g} of {row.max:g}" if row.max else ""
         note = row.note if len(row.note) <= 80 else f"{row.note[:80]} …"
         cells = (row.student, row.exercise or row.file, points, outcome, note)
-        table.add_row(*map(Text, cells))  # Text: a name is never markup
+        table.add_row(*map(Text, cells))  # Text objects, because names must never become markup
     Console().print(table)
 
 
 def with_missing(rows: Sequence[Row], wanted: Sequence[Handout]) -> list[Row]:
-    """The rows, and for each student one more for each exercise of `wanted` without a row."""
+    """Return the rows, plus a row for each exercise of `wanted` that a student did not hand in."""
     out = list(rows)
     students = {}
     for row in rows:

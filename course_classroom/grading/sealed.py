@@ -1,7 +1,7 @@
-"""Lines that only one process can have written: each is sealed with a key, and counted.
+"""Lines that only one process can have written: each is numbered and sealed with a key.
 
-An answer may find the pipe on which its judge tells the verdicts; it has no key, and what is
-written twice, or by anybody else, is refused and mentioned.
+An answer may find the pipe on which its judge reports verdicts, but it does not have the key.
+Repeated or forged lines are refused and reported.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ KEY = 32  # bytes
 
 
 class Seal:
-    """One direction of one pipe; both ends have the key, and count the lines."""
+    """One direction of a pipe; both ends have the key and count the lines."""
 
     def __init__(self, key: bytes):
         self.key = key
         self._next = 0
 
     def closed(self, event: dict) -> bytes:
-        """An event as a line, for the end that speaks."""
+        """Return an event as a sealed line, for the sending end."""
         text = json.dumps(event).encode()
         line = self._mark(text) + b" " + text
         self._next += 1
         return line
 
     def opened(self, line: bytes) -> dict | None:
-        """The event of the next line, for the end that listens; None where that is none."""
+        """Return the event of the next line, for the receiving end; None if the line is forged."""
         mark, _, text = line.partition(b" ")
         if not hmac.compare_digest(mark, self._mark(text)):
             return None

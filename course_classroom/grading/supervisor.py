@@ -1,7 +1,7 @@
-"""One submission's keeper: starts what judges it, watches the whole tree, and leaves nothing of it.
+"""The supervisor of a submission: it starts the judge, watches all processes and removes them.
 
-Runs as a process of its own, so that every process of the submission is below it. What the judging
-process says, line by line, it passes on; the last line is its own.
+It runs as a separate process so that every process of the submission is its descendant. It forwards
+the judge's lines one by one and adds the last line itself.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from course_classroom.grading.watch import Limits, Tree, reap
 from course_classroom.ranks import confine
 
 _LOOK = 0.1  # seconds between two looks at the tree
-_LONGEST = 1 << 20  # bytes of what a judging process may say in all
+_LONGEST = 1 << 20  # limit on the total bytes that a judging process may write
 
 
 class Keeper:
-    """Starts `command` with a pipe for its words and keeps its tree within the limits."""
+    """A runner for `command` that reads its output and keeps its process tree within the limits."""
 
     def __init__(self, command: list[str], folder: Path, limits: Limits):
         self.folder, self.limits = folder, limits
@@ -45,13 +45,13 @@ class Keeper:
         self.seal = sealed.new()
         with self._judging.stdin as given:
             given.write(self.seal.key)
-        self._refused = 0  # lines that the judging process has not written
+        self._refused = 0  # lines that the judging process did not write
         self._said = 0
         self._rest = b""
         self._code: int | None = None
 
     def run(self) -> None:
-        """To the end, whichever it is; then nothing of the tree is left."""
+        """Run the command until it ends or exceeds a limit, then remove its process tree."""
         began, ready = time.monotonic(), None
         why, told = "", ""
         while not why and not self._done():
@@ -79,7 +79,7 @@ class Keeper:
         return self._code is not None
 
     def _pass_on(self) -> bool:
-        """Pass the whole lines on that have come; whether one of them says that all is ready."""
+        """Pass on the complete lines received; return True if the judge reports ready."""
         ready = False
         while select.select([self._pipe], [], [], 0 if self._code is not None else _LOOK)[0]:
             part = os.read(self._pipe, 65536)
@@ -105,24 +105,24 @@ class Keeper:
 
 
 def forsaken() -> bool:
-    """Whether `course grade` has ended, or wants this to end: it has closed standard input."""
+    """Return True if standard input is closed, which means that `course grade` has ended."""
     return bool(select.select([0], [], [], 0)[0]) and not os.read(0, 1)
 
 
 def say(event: dict) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more: clear up all the same
+    with contextlib.suppress(BrokenPipeError):  # no reader is left, but still clean up
         print(json.dumps(event), flush=True)
 
 
 def remove(folder: Path) -> None:
-    """Remove a submission's folder, whatever permissions its code has left in it."""
+    """Remove a submission's folder, regardless of the permissions that its code has set."""
     with contextlib.suppress(OSError):
         os.chmod(folder, 0o700)
     for path, folders, _ in os.walk(folder):
         for inside in (os.path.join(path, name) for name in folders):
-            if not os.path.islink(inside):  # a link's permissions are those of what it leads to
+            if not os.path.islink(inside):  # a link has the permissions of its target
                 with contextlib.suppress(OSError):
-                    os.chmod(inside, 0o700)  # before it is walked into
+                    os.chmod(inside, 0o700)  # before os.walk enters it
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -137,7 +137,7 @@ def main() -> None:
         Keeper(asked["command"], folder, Limits(**asked["limits"])).run()
     finally:
         remove(folder)
-        if forsaken():  # nobody else may be left to do it
+        if forsaken():  # no other process may be left to remove it
             with contextlib.suppress(OSError):
                 folder.parent.rmdir()
 

@@ -1,6 +1,6 @@
-"""The walls round a submission: what this system gives, tried out, and told in words.
+"""The sandbox of a submission: the isolation that this system allows, tested and described.
 
-Process numbers and a network of its own (namespaces), and for its ranks Landlock.
+It consists of namespaces for process numbers and network, and of Landlock for the ranks.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 
 from course_classroom.ranks import confine
 
-# A world of its own for process numbers: nothing in it can reach, or outlive, its keeper.
+# Separate process numbers: a process inside cannot reach or outlive its supervisor.
 _NUMBERS = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--mount-proc")
 _NUMBERS += ("--kill-child",)
-_NETWORK = ("--net", "--ipc", "--keep-caps")  # capabilities, to switch its own loopback on
+_NETWORK = ("--net", "--ipc", "--keep-caps")  # capabilities, to switch on its own loopback
 _MODULE = "course_classroom.grading.walls"
-_UP, _GET_FLAGS, _SET_FLAGS = 0x1, 0x8913, 0x8914  # an interface's flag, and the calls for it
+_UP, _GET_FLAGS, _SET_FLAGS = 0x1, 0x8913, 0x8914  # an interface's up flag; the calls for its flags
 
 
 @dataclass(frozen=True)
 class Walls:
-    landlock: int = 0  # its release; 0: none
+    landlock: int = 0  # its version; 0 if there is none
     numbers: bool = False
     network: bool = False
 
@@ -36,7 +36,7 @@ class Walls:
 
     @property
     def command(self) -> Sequence[str]:
-        """What goes before a supervisor's own command."""
+        """Return the command prefix that starts a supervisor in these namespaces."""
         if not self.numbers:
             return ()
         return (*_NUMBERS, *(_NETWORK if self.network else ()))
@@ -46,19 +46,19 @@ class Walls:
             said = f"Answers are confined by Landlock (release {self.landlock})"
         else:
             said = (
-                "Answers are not confined: this system has no Landlock (Linux 5.13 and later), so "
-                "they can read, and change, what this user can. Each row says so"
+                "Answers are not confined, because this system has no Landlock (Linux 5.13 and "
+                "later). They can read and change everything that this user can. Rows note this"
             )
         parts = [("process numbers", self.numbers), ("a network", self.network)]
         own = " and ".join(name for name, there in parts if there)
         shared = " and ".join(name.replace("a ", "the ") for name, there in parts if not there)
-        told = [f"{own} of their own"] if own else []
+        told = [f"they have {own} to themselves"] if own else []
         told += [f"they share {shared} with this run"] if shared else []
         return "; ".join([said, *told]) + "."
 
 
 def built() -> Walls:
-    """Every wall that stands when it is tried."""
+    """Test each form of isolation, and return the forms that work."""
     numbers = _stands(_NUMBERS)
     network = numbers and _stands((*_NUMBERS, *_NETWORK))
     return Walls(confine.version(), numbers, network)
@@ -77,7 +77,7 @@ def _stands(command: Sequence[str]) -> bool:
 
 
 def loopback() -> None:
-    """Switch the loopback of this network on, where it is off; ranks talk over it."""
+    """Enable this network's loopback interface if it is off, because ranks use it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         asked = struct.pack("16sh22x", b"lo", 0)
         (flags,) = struct.unpack_from("16xh", fcntl.ioctl(any_socket, _GET_FLAGS, asked))
@@ -86,7 +86,7 @@ def loopback() -> None:
 
 
 def main() -> None:
-    """Whether ranks could talk here: the loopback is on and takes a connection."""
+    """Enable the loopback, and raise an error unless it accepts a connection between ranks."""
     loopback()
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname(), timeout=5).close()

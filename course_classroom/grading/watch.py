@@ -1,7 +1,7 @@
-"""A tree of processes and its limits: how many, how large, how long; and its end, to the last one.
+"""A tree of processes with its limits on number, memory and time, and its complete removal.
 
-Counted are all processes below one, however they were orphaned: their ancestor takes orphans in
-(Linux), and a mark in their environment is looked for as well.
+All descendants of a process count, including orphans: on Linux their ancestor adopts them, and a
+mark in their environment also identifies them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pathlib import Path
 
 import psutil
 
-MARK = "COURSE_SUBMISSION"  # a variable whose value names one submission's processes
+MARK = "COURSE_SUBMISSION"  # a variable whose value identifies a submission's processes
 _PR_SET_CHILD_SUBREAPER, _PR_SET_PDEATHSIG = 36, 1
-END = 10.0  # seconds within which all processes of a tree have to be gone
+END = 10.0  # seconds within which all processes of a tree must end
 
 
 @dataclass(frozen=True)
 class Limits:
-    seconds: float = 60.0  # from the moment its ranks are ready
-    memory: int = 4_000_000_000  # bytes, of all its processes together
+    seconds: float = 60.0  # from the moment when its ranks are ready
+    memory: int = 4_000_000_000  # bytes of all its processes together
     processes: int = 64
     threads: int = 1000
-    start: float = 180.0  # seconds to get ready: our own work, on a busy machine
+    start: float = 180.0  # seconds for our own start-up on a busy machine
 
 
 class Tree:
-    """All processes that came from the present one, its orphans too (Linux)."""
+    """All descendants of the current process, including orphans (Linux)."""
 
     def __init__(self):
         self._me = psutil.Process()
@@ -42,28 +42,28 @@ class Tree:
         return [p for p in self._me.children(recursive=True) if _lives(p)]
 
     def over(self, limits: Limits) -> tuple[str, str]:
-        """What has been taken too much of: an outcome and the numbers; empty while all is well."""
+        """Return an exceeded limit as (outcome, numbers), or empty strings if there is none."""
         members = self.members()
         taken = [_status(process) for process in members]
         threads, memory = (sum(one[i] for one in taken) for i in (0, 1))
         if len(members) > limits.processes:
-            return "too many processes", f"{len(members)}, allowed are {limits.processes}"
+            return "too many processes", f"{len(members)}, but {limits.processes} are allowed"
         if threads > limits.threads:
-            return "too many processes", f"{threads} threads, allowed are {limits.threads}"
+            return "too many processes", f"{threads} threads, but {limits.threads} are allowed"
         if memory > limits.memory:
-            # What forked processes share is counted once: exact, and slow to find out.
+            # Memory that forked processes share counts once: exact, but slow to find out.
             memory = sum(map(_share, members))
         if memory > limits.memory:
-            told = f"{memory / 1e9:.1f} GB, allowed are {limits.memory / 1e9:.1f} GB"
+            told = f"{memory / 1e9:.1f} GB, but at most {limits.memory / 1e9:.1f} GB are allowed"
             return "out of memory", told
         return "", ""
 
     def end(self) -> int:
-        """Kill all of them, also those that are born meanwhile; how many were still there."""
+        """Kill all descendants, including new ones; return the number that were still running."""
         first = len(self.members())
         limit = time.monotonic() + END
         while (members := self.members()) and time.monotonic() < limit:
-            # Stopped first: what is stopped starts no other.
+            # Stopped first, because a stopped process starts no others.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for process in members:
                     _signal(process.pid, number)
@@ -74,12 +74,12 @@ class Tree:
 
 
 def end_with_parent() -> None:
-    """Be killed when the parent ends, where the system can do that."""
+    """Have this process killed when its parent ends, if the system supports that."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def reap() -> dict[int, int]:
-    """Take the exit codes of all children that have ended, adopted ones included."""
+    """Collect the exit codes of all children that have ended, including adopted ones."""
     ended = {}
     while True:
         try:
@@ -98,12 +98,12 @@ def marked(mark: str) -> list[psutil.Process]:
             if process.environ().get(MARK) == mark and _lives(process):
                 found.append(process)
         except (psutil.Error, OSError):
-            continue  # somebody else's, or gone meanwhile
+            continue  # not ours, or ended meanwhile
     return found
 
 
 def sweep(mark: str) -> int:
-    """Kill every process that carries the mark, up to a bound in time; how many there were."""
+    """Kill every process with the mark, up to a time limit; return the number found at first."""
     first, limit = len(marked(mark)), time.monotonic() + END
     while (members := marked(mark)) and time.monotonic() < limit:
         for process in members:
@@ -134,7 +134,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _status(process: psutil.Process) -> tuple[int, int]:
-    """Threads and bytes of a process; memory shared with its file on the disk does not count."""
+    """Return a process's thread count and memory in bytes, without memory backed by files."""
     try:
         text = Path(f"/proc/{process.pid}/status").read_text()
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _status(process: psutil.Process) -> tuple[int, int]:
 
 
 def _share(process: psutil.Process) -> int:
-    """A process's part of the memory that it holds, alone or with others."""
+    """Return a process's private memory plus its share of shared memory, in bytes."""
     try:
         text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
     except OSError:

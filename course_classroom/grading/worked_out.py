@@ -1,7 +1,7 @@
-"""The numbers that a thought question was answered with, worked out from the notebook's text.
+"""The numbers that answer a thought question, computed from the notebook's text.
 
-Only the statements that lead to them are run, in a process of its own that ends after seconds: a
-number may be written as a product, and a product is a stranger's code.
+Only the statements on which they depend run, in a separate process with a time limit. A number may
+be written as an expression, such as a product, which is untrusted code.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from course_classroom.ranks import confine
 
-LIMIT = 30.0  # seconds; on a busy machine an import alone takes some
-_LONGEST = 60  # characters of a value that is no number
+LIMIT = 30.0  # seconds; on a busy machine even an import takes some
+_LONGEST = 60  # characters of a value that is not a number
 
 
 class Shown:
-    """A value that is no number, as far as a verdict has to name it."""
+    """A value that is not a number, in the form in which a verdict shows it."""
 
     def __init__(self, text: str):
         self.text = text
@@ -34,7 +34,7 @@ class Shown:
 def worked_out(
     name: str, cells: Sequence[str], folder: Path, limit: float = LIMIT
 ) -> tuple[object, str]:
-    """The value of the variable `name` after the cells, and a note where that did not go well."""
+    """Return the value of the variable `name` after the cells, and a note if that failed."""
     needed = leading_to(name, cells)
     if not needed:
         return None, ""
@@ -45,7 +45,7 @@ def worked_out(
             [sys.executable, "-m", "course_classroom.grading.worked_out"],
             input=json.dumps({"name": name, "cells": needed, "folder": str(folder)}),
             env={**os.environ, "PYTHONPATH": path},
-            cwd="/",  # a file of the folder must not stand in for one of Python's own
+            cwd="/",  # so that no file of the folder can replace a module of Python
             capture_output=True,
             text=True,
             timeout=limit,
@@ -53,15 +53,15 @@ def worked_out(
         )
         told = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        why = "a loop without end, or a busy machine"
-        return None, f"working out {name} had not ended after {limit:g} s ({why})"
+        why = "an endless loop, or a busy machine"
+        return None, f"computing {name} had not ended after {limit:g} s ({why})"
     except ValueError:
-        return None, f"working out {name} ended its process"
+        return None, f"computing {name} ended its process"
     return _back(told["value"]), told["note"]
 
 
 def leading_to(name: str, cells: Sequence[str]) -> list[str]:
-    """Of each cell the top-level statements on which `name` depends, in their order."""
+    """Return the top-level statements of each cell on which `name` depends, in order."""
     trees = [(cell, tree.body) for cell in cells if (tree := _parsed(cell)) is not None]
     needed, grew = {name}, True
     while grew:
@@ -74,7 +74,7 @@ def leading_to(name: str, cells: Sequence[str]) -> list[str]:
 
 
 def _parsed(cell: str) -> ast.Module | None:
-    """A plain cell as Python; lines that are IPython's own are left out."""
+    """Parse a plain cell as Python, without IPython's magics and shell commands."""
     lines = ["" if line.lstrip()[:1] in ("%", "!") else line for line in cell.splitlines()]
     try:
         return ast.parse("\n".join(lines))
@@ -83,7 +83,7 @@ def _parsed(cell: str) -> ast.Module | None:
 
 
 def _touches(node: ast.stmt, names: set[str]) -> bool:
-    """Whether a statement may give one of the names a value, or change what it holds."""
+    """Return True if a statement may assign one of the names or change its value."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load) and part.id in names:
             return True
@@ -99,7 +99,7 @@ def _touches(node: ast.stmt, names: set[str]) -> bool:
 
 
 def base_of(node: ast.expr) -> str:
-    """The name with which a chain of attributes and items begins; empty where there is none."""
+    """Return the name at the start of a chain of attributes and items, or an empty string."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -119,21 +119,21 @@ def _back(told: dict) -> object:
 
 
 def _described(value: object) -> dict:
-    """A value in words that another process can read, whatever object it is."""
+    """Describe a value of any type in a form that another process can read."""
     try:
         if isinstance(value, Mapping):
             pairs = [[repr(k), _described(v)] for k, v in value.items() if _is_literal(k)]
             return {"kind": "dict", "it": pairs}
         if value is None or value is ...:
             return {"kind": "blank", "it": ""}
-        single = getattr(value, "item", None)  # a tensor or array with one number in it
+        single = getattr(value, "item", None)  # a tensor or array with a single number
         if callable(single) and getattr(value, "ndim", 0) == 0:
             value = single()
         if isinstance(value, Real) and not isinstance(value, bool):
             return {"kind": "number", "it": repr(float(value))}
         kind = "text" if isinstance(value, str) else "other"
         return {"kind": kind, "it": (value if kind == "text" else repr(value))[:_LONGEST]}
-    except Exception:  # a tensor without data, a number beyond floats, an object that fails
+    except Exception:  # a tensor without data, a number beyond floats, a failing object
         return {"kind": "other", "it": f"of type {type(value).__name__}"}
 
 
@@ -145,13 +145,13 @@ def _is_literal(key: object) -> bool:
 
 
 def main() -> None:
-    """Run the cells given on standard input; say the value on what was standard output."""
+    """Run the cells from standard input, and write the value to the original standard output."""
     asked = json.load(sys.stdin)
     confine.from_environment()
     os.chdir(asked["folder"])
     sys.path.append(asked["folder"])
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the cells print is nobody's answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the cells' own output must not reach the answer
     space: dict = {"__name__": "__main__"}
     note = ""
     for cell in asked["cells"]:
@@ -159,7 +159,7 @@ def main() -> None:
             exec(compile(cell, "<cell>", "exec"), space)
         except BaseException as error:
             said = f"{type(error).__name__}: {error}"[:200]
-            note = f"the cell that gives {asked['name']} stops with {said}"
+            note = f"the cell that assigns {asked['name']} stops with {said}"
     with answer:
         json.dump({"value": _described(space.get(asked["name"])), "note": note}, answer)
 

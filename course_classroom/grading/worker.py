@@ -1,7 +1,7 @@
-"""One submission judged: its notebook read, its answers tried on ranks, a line said for each.
+"""The judge of one submission: it reads the notebook, tries answers on ranks, and reports.
 
-Runs below a supervisor, in a private folder and with an environment of a few names. Marks are made
-here, by today's checks; nothing that the submission prints is read.
+It runs below a supervisor, in a private folder with a minimal environment. The marks come from the
+current checks; the submission's own output is never read.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from course_classroom.judge.frame import Verdict
     from course_classroom.judge.judge import Judge
 
-TASK = "task.json"  # what the worker is asked, by marking.py
-LARGEST_FILE = 1 << 30  # bytes that one file of a submission may grow to
+TASK = "task.json"  # the worker's task, written by marking.py
+LARGEST_FILE = 1 << 30  # maximum bytes of any file that a submission writes
 OWN = ("home", "tmp", "r")  # folders of a submission that its processes may write to
 _NO_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory")
 
 
 def work(task: dict, say: Callable[[dict], None]) -> None:
-    """Read and judge; every finding is said as soon as it is there."""
+    """Read and judge a submission, and report every result immediately."""
     try:
         given = [Handout.from_json(one) for one in task["handouts"]]
         reading = read(Path(task["notebook"]), given, task["name"])
@@ -61,7 +61,7 @@ def work(task: dict, say: Callable[[dict], None]) -> None:
 
 
 def _judge_for(checks: list[Cell], found: dict[str, dict[str, str]]) -> Judge:
-    """A judge with its ranks running, where there is an answer for them."""
+    """Return a judge, with its ranks running if an answer needs them."""
     from course_classroom.judge import answer
     from course_classroom.judge.finding import NotJudged
     from course_classroom.judge.judge import Judge
@@ -73,25 +73,25 @@ def _judge_for(checks: list[Cell], found: dict[str, dict[str, str]]) -> Judge:
                 judge.ready()
                 break
         except SyntaxError:
-            continue  # the verdict will say so
+            continue  # the verdict will report it
         except NotJudged:
-            break  # each verdict will try again, and say so
+            break  # each verdict will try again and report it
     return judge
 
 
 def by_hand(cell: Cell, inner: list[str]) -> dict:
-    """The verdict where a person has to decide; empty where a check can."""
+    """Return a verdict if a person must grade the answer, or an empty dict if a check can."""
     text = ""
     if not cell.exercise:
-        text = f"the cell {cell.id} calls no check: it is graded by hand, with nbgrader"
+        text = f"the cell {cell.id} calls no check, so it is graded by hand, with nbgrader"
     elif inner:
         uses = ", ".join(inner[:5]) + (", …" if len(inner) > 5 else "")
-        text = f"read it yourself: the answer uses {uses}, and was not run"
+        text = f"read it yourself: the answer uses {uses}, so it was not run"
     return {"outcome": "by hand", "name": "", "text": text, "points": 0} if text else {}
 
 
 def given_numbers(reading: Reading, cell: Cell, folder: Path) -> tuple[object, str]:
-    """What a thought question was answered with, and a note; None for every other exercise."""
+    """Return a thought question's answer and a note; the answer is None for other exercises."""
     from course_classroom.judge import frame
     from course_classroom.judge.thought import Thought
 
@@ -115,7 +115,7 @@ def _verdict(
 def judged(
     cell: Cell, sources: dict[str, str], numbers: tuple[object, str], judge: Judge
 ) -> Verdict:
-    """The check's verdict; numbers that could not be worked out are neither blank nor wrong."""
+    """Return the check's verdict; numbers whose computation failed are not judged."""
     from course_classroom.judge import frame
 
     exercise, (value, note) = frame.find(cell.exercise), numbers
@@ -126,7 +126,7 @@ def judged(
 
 
 def beyond(reading: Reading, cell: Cell, sources: dict[str, str]) -> list[str]:
-    """What in an answer, or in what its numbers come from, is more than plain code."""
+    """Return everything in an answer, or in the source of its numbers, that is not plain code."""
     from course_classroom.judge import answer, frame
     from course_classroom.judge.thought import Thought
 
@@ -135,11 +135,11 @@ def beyond(reading: Reading, cell: Cell, sources: dict[str, str]) -> list[str]:
     try:
         return plain.odd(answer.read(cell.exercise, sources).cells)
     except SyntaxError:
-        return []  # the verdict will say so
+        return []  # the verdict will report it
 
 
 def limit_this_process(memory: int) -> None:
-    """What the kernel can bound for each process; the supervisor watches them all together."""
+    """Set the kernel's limits per process; the supervisor watches the total."""
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, LARGEST_FILE),
@@ -159,9 +159,9 @@ def main() -> None:
     task = json.loads(Path(TASK).read_text())
     if task["confined"]:
         own = (Path.cwd() / name for name in OWN)
-        os.environ.update(confine.around(*own))  # the ranks' and `worked_out`'s
+        os.environ.update(confine.around(*own))  # of the ranks and of `worked_out`
     limit_this_process(task["memory"])
-    os.chdir("/")  # ranks import from where they start: not from what a submission brings or writes
+    os.chdir("/")  # ranks import from their start folder, which must have no files of a submission
     with os.fdopen(pipe, "wb", buffering=0) as out:
         work(task, lambda event: out.write(seal.closed(event) + b"\n"))
 

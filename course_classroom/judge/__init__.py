@@ -1,7 +1,6 @@
-"""Checks of exercises, hints and predictions: what a notebook imports from here, and nothing more.
+"""Checks of exercises, hints and predictions: the names that a notebook imports from here.
 
-One file a lesson says what right means, `frame.py` what all checks have in common. From lesson 01
-on.
+Each lesson's package defines its right answers, and `frame.py` the common parts. From lesson 01 on.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ __all__ = ["cell_of", "check", "hint", "measured", "my_progress", "predict"]
 
 
 def __getattr__(name: str):
-    """`check`, and with it the process that one of the judge's ranks will be forked from.
+    """Return `check`, and prepare the process from which the judge's ranks will be forked.
 
-    A notebook that imports it is going to check something; others, and ranks, spare the memory.
+    Only notebooks that import `check` need the process; others, and ranks, save its memory.
     """
     if name != "check":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -30,14 +29,14 @@ def __getattr__(name: str):
     from course_lib.processes import prepare
 
     prepare(KERNEL, odd=True)
-    # The checks, and torch with them, while the learner writes: else the first check waits for it.
+    # Import checks and torch while the learner writes, so the first check need not wait for them.
     threading.Thread(target=_import_lessons, daemon=True).start()
-    globals()["check"] = desk.check  # it is asked for once
+    globals()["check"] = desk.check  # it is requested only once
     return desk.check
 
 
 def _import_lessons() -> None:
-    with contextlib.suppress(Exception):  # whatever it is, the check itself will tell it
+    with contextlib.suppress(Exception):  # the check itself will report any error
         from course_classroom.judge import frame
 
         frame.lessons()

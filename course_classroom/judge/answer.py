@@ -1,7 +1,7 @@
-"""A learner's answer as text: whether there is one yet, and what of its cell a judge has to run.
+"""A learner's answer as text: whether it is written, and the parts of its cell that a judge runs.
 
-Trial runs below the answer stay out: they need what only the learner's own ranks hold. From lesson
-01 on.
+Trial runs below the answer are omitted, because they need the learner's own ranks. From lesson 01
+on.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from course_classroom.ranks.carried import DEFINITIONS, carried, definition
 
 @dataclass(frozen=True)
 class Answer:
-    """The cells that a judge runs, helpers first, and what the last of them says."""
+    """The cells that a judge runs, helpers first, and properties of the answer's own cell."""
 
     name: str
     cells: tuple[str, ...]
     attempted: bool
-    free_names: frozenset[str]  # names that the answer takes from outside its own cells
-    world_calls: frozenset[str] = frozenset()  # "dist.get_rank()": asks the world, not the group
-    hashes_text: bool = False  # calls hash() of a text, which every process answers differently
+    free_names: frozenset[str]  # names that the answer uses from other cells
+    world_calls: frozenset[str] = frozenset()  # "dist.get_rank()": for the world, not the group
+    hashes_text: bool = False  # calls hash() of a string, which differs between processes
 
 
 def read(name: str, sources: Mapping[str, str]) -> Answer:
-    """The answer `name`, with what it needs from other cells.
+    """Return the answer `name`, with the parts of other cells that it needs.
 
-    `sources` gives for each name the last cell that bound it. A cell that cannot be parsed raises
-    the SyntaxError that says why.
+    `sources` maps each name to the last cell that bound it. A cell that cannot be parsed raises a
+    SyntaxError.
     """
     if name not in sources:
         return Answer(name, (), False, frozenset())
@@ -46,8 +46,8 @@ def read(name: str, sources: Mapping[str, str]) -> Answer:
 
 
 def _is_blank(given: ast.stmt) -> bool:
-    """Whether a body says nothing yet: `...`, `pass`, or the error that nbgrader puts there."""
-    if not isinstance(given, DEFINITIONS):  # a lambda, or a function that was made by a call
+    """Return True if a body is still empty: `...`, `pass`, or the error that nbgrader inserts."""
+    if not isinstance(given, DEFINITIONS):  # a lambda, or a function created by a call
         value = getattr(given, "value", None)
         return isinstance(value, ast.Constant) and value.value in (..., None)
     body = list(given.body)
@@ -65,14 +65,14 @@ def _says_nothing(node: ast.stmt) -> bool:
 
 
 def _world_calls(tree: ast.AST) -> set[str]:
-    """Calls of torch's own questions for rank and size that name no group."""
+    """Return the calls of torch.distributed for rank and size that pass no group."""
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and not (n.args or n.keywords)]
     asked = {ast.unparse(call) for call in calls}
     return {text for text in asked if text.endswith(("get_rank()", "get_world_size()"))}
 
 
 def _hashes_text(node: ast.AST) -> bool:
-    """Whether this is `hash(…)` of a text, or of a bare name, which may be one."""
+    """Return True for `hash(…)` of a string, or of a bare name that may be a string."""
     if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "hash" and node.args):
         return False
     inside = list(ast.walk(node.args[0]))
@@ -89,7 +89,7 @@ def _loaded(tree: ast.AST) -> set[str]:
 
 
 def _bound(tree: ast.AST) -> set[str]:
-    """Every name that is given a value anywhere in the cell: roughly, and that is enough."""
+    """Return every name that gets a value anywhere in the cell; an approximation suffices."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):

@@ -1,7 +1,7 @@
-"""The judge's bench: what runs on its ranks round a learner's function, and measures it.
+"""The judge's bench: code that runs and measures a learner's function on the judge's ranks.
 
-Nothing that the function prints comes through, whatever it returns is described before it is
-believed. From lesson 01 on.
+The function's prints are suppressed, and its result is described before it is used. From lesson 01
+on.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from course_lib.ledger import ledger
 from course_lib.ledger.book import Record
 
 _KEPT = "__kept__"
-_BY_HAND = ("torch.distributed", "course_lib")  # and not by DDP or FSDP2, which wait elsewhere
-_begun: list[Record] = []  # of the trial that runs in this process: its calls without a wait
-_MANY = 10_000  # entries of a list that are looked at; a trial asks for a handful
-_MOST = 10_000  # elements of a tensor that the judge wants to see; what it asks for is far smaller
+_BY_HAND = ("torch.distributed", "course_lib")  # rather than by DDP or FSDP2, which wait elsewhere
+_begun: list[Record] = []  # calls of this process's trial that were not waited for
+_MANY = 10_000  # maximum list entries to inspect; a trial needs only a few
+_MOST = 10_000  # maximum elements of a tensor to inspect; trials use far smaller ones
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes megabytes and keeps none."""
+    """A stream that discards everything."""
 
     def write(self, text: str) -> int:
         return len(text)
 
 
 def clear(namespace: dict) -> None:
-    """Forget everything that an earlier answer defined, and put back what it may have changed."""
+    """Delete all definitions of an earlier answer, and restore everything that it changed."""
     if _KEPT not in namespace:
         namespace[_KEPT] = set(namespace) | {_KEPT}
     for name in set(namespace) - namespace[_KEPT] - {"__holders__", untouched.KEPT, untouched.SET}:
         del namespace[name]
     everyone = dist.group.WORLD
     for made in list(dist.distributed_c10d._world.pg_map):
-        if made is not everyone:  # an earlier answer's, or its engine's: each keeps threads awake
+        if made is not everyone:  # of an earlier answer or its engine, which keeps threads awake
             dist.destroy_process_group(made)
     namespace.update(
         torch=torch, dist=dist, group=everyone, rank=everyone.rank(), world=everyone.size()
@@ -52,7 +52,7 @@ def clear(namespace: dict) -> None:
 
 
 def fresh(namespace: dict, modules: Iterable[str]) -> None:
-    """Clear the namespace and load `modules`, with what their trials would load at a first use."""
+    """Clear the namespace; load `modules` and everything that their trials load on first use."""
     changed = untouched.replaced(namespace)
     if changed:
         raise RuntimeError(f"an earlier answer has replaced {changed[0]}")
@@ -63,14 +63,14 @@ def fresh(namespace: dict, modules: Iterable[str]) -> None:
 
 
 def arrange(namespace: dict, text: str) -> None:
-    """Make the group of a packed trial, and the function that the timed cell calls."""
+    """Create the group for a packed trial, and the function that the timed cell calls."""
     plan, function = _unpacked(text)
     made = namespace["__trial__"] = group(plan["members"])
     namespace["__tried__"] = lambda: function(namespace[plan["answer"]], made, *plan["args"])
 
 
 def measured(text: str) -> object:
-    """What a packed function returns that is no trial's."""
+    """Call a packed function outside a trial, and return its result."""
     plan, function = _unpacked(text)
     return function(*plan["args"])
 
@@ -82,12 +82,12 @@ def _unpacked(text: str) -> tuple[dict, Callable]:
 
 
 def unawaited() -> list[str]:
-    """The calls under `watched`, since the trial was arranged, that nobody has waited for."""
+    """Return the calls that this trial made under `watched` and never waited for."""
     return [f"{record.op} ({record.site})" for record in _begun if not record.waits]
 
 
 def shares(results: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor] = ()) -> list[str]:
-    """Which results lie in the memory of an input, or of another result, in words."""
+    """Describe the results that share memory with an input or with another result."""
     seen = {x.untyped_storage()._cdata: "an input" for x in inputs if x.numel()}
     found = []
     for number, result in enumerate(results):
@@ -95,15 +95,15 @@ def shares(results: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor] = ())
             continue
         key = result.untyped_storage()._cdata
         if key in seen:
-            found.append(f"result {number + 1} lies in the memory of {seen[key]}")
+            found.append(f"result {number + 1} shares memory with {seen[key]}")
         seen.setdefault(key, f"result {number + 1}")
     return found
 
 
 def healthy() -> bool:
-    """Whether a sum in a group of its own still comes out, and a ledger still sees it.
+    """Return True if a sum in a new group is right and the ledger sees it.
 
-    It also takes the first call of everything upon itself, so that no trial is charged for that.
+    It also makes the first call of each kind, so that no trial is charged for its setup.
     """
     n = dist.get_world_size()
     made = dist.new_group(list(range(n)))
@@ -116,7 +116,7 @@ def healthy() -> bool:
 
 
 def group(members: list[int]) -> dist.ProcessGroup:
-    """A fresh group for one trial; every rank has to call this."""
+    """Create a new group for one trial; every rank has to call this."""
     _begun.clear()
     return dist.new_group(members)
 
@@ -127,13 +127,13 @@ def end(made: dist.ProcessGroup) -> None:
 
 
 def inputs(length: int, seed: int, rank: int) -> torch.Tensor:
-    """The numbers of one rank in a trial; the judge makes the same ones to compare with."""
+    """Return one rank's numbers in a trial; the judge generates the same numbers for comparison."""
     made = torch.Generator().manual_seed(seed * 1009 + rank)
     return torch.randn(length, generator=made, dtype=torch.float64)
 
 
 def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
-    """Call `function(x, group)`, which has to return a tensor like x, and say what came back."""
+    """Call `function(x, group)`, which has to return a tensor like x, and describe its result."""
     shape, dtype = x.shape, x.dtype
     out, facts = _watched(function, x, made)
     as_expected = plain(out) and out.shape == shape and out.dtype == dtype
@@ -141,7 +141,7 @@ def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict
 
 
 def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
-    """Call `function(x, group)`, which has to return a list of tensors, and say what came back."""
+    """Call `function(x, group)`, which has to return a list of tensors, and describe its result."""
     out, facts = _watched(function, x, made)
     entries = list(out[:_MANY]) if isinstance(out, (list, tuple)) else []
     tensors = [one for one in entries if plain(one)]
@@ -158,20 +158,20 @@ def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) ->
 
 
 def _watched(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> tuple[object, dict]:
-    """What `function(x, group)` returned, under a ledger, and what it did on the way."""
+    """Call `function(x, group)` under a ledger; return its result and the facts about the call."""
     before = x.clone()
     out, facts = watched(lambda: function(x, made))
     return out, {**facts, "kind": kind(out), "changed": not torch.equal(x, before)}
 
 
 def plain(out: object) -> bool:
-    """Whether it is a tensor with numbers that can be read: not sparse, not on meta."""
+    """Return True for a tensor with readable numbers: strided and on the CPU."""
     readable = isinstance(out, torch.Tensor) and out.layout == torch.strided
     return readable and out.device.type == "cpu"
 
 
 def kind(out: object) -> str:
-    """What came back, in a word or three."""
+    """Describe the type of a result in one to three words."""
     name = type(out).__name__
     if not isinstance(out, torch.Tensor) or plain(out):
         return name
@@ -179,15 +179,15 @@ def kind(out: object) -> str:
 
 
 def number(out: object) -> float | None:
-    """A real number of any kind, or a tensor or array with one in it, as a float; None else."""
+    """Return a real number, or a one-element tensor or array, as a float; otherwise None."""
     try:
         return as_float(out)
-    except Exception:  # text, no data, beyond floats, or whatever an object does when it is asked
+    except Exception:  # text, no data, beyond floats, or an error of the object
         return None
 
 
 def keyed(out: object, keys: Sequence[str], plain: Callable[[str, object], object]) -> dict:
-    """What stands under the keys of a dictionary, each made data by `plain(key, value)`."""
+    """Return the values under the keys of a dictionary, converted by `plain(key, value)`."""
     there = out if isinstance(out, Mapping) else {}
     return {
         "kind": "dict" if there is out else kind(out),
@@ -197,7 +197,7 @@ def keyed(out: object, keys: Sequence[str], plain: Callable[[str, object], objec
 
 
 def described(out: object) -> dict:
-    """What came back, as far as a look at its shape needs it."""
+    """Return a result's kind, shape and dtype for a check of its shape."""
     is_tensor = plain(out)
     return {
         "kind": kind(out),
@@ -207,18 +207,18 @@ def described(out: object) -> dict:
 
 
 def called(function: Callable, *args: object) -> tuple[object, Exception | None, tuple]:
-    """What `function(*args)` returned, or the error that it ended with, and what it has made of
-    the copies that it was given."""
+    """Call `function(*args)` with copies of `args`; return its result, its error, and the copies in
+    their state after the call."""
     given, out, error = copy.deepcopy(args), None, None
     try:
         out, _ = watched(lambda: function(*given))
-    except Exception as caught:  # whatever it is, the check says it
+    except Exception as caught:  # the check reports any error
         error = caught
     return out, error, given
 
 
 def watched(action: Callable[[], object]) -> tuple[object, dict]:
-    """What `action()` returned, in silence and under a ledger, and what went over the wire."""
+    """Run `action()` silently under a ledger; return its result and its traffic."""
     with _silence(), _empty_is_nan(), ledger() as book:
         out = action()
     own = [r for r in book.records if r.asynchronous and r.issued_by in _BY_HAND]
@@ -240,9 +240,9 @@ def _silence() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _empty_is_nan() -> Iterator[None]:
-    """torch.empty gives NaNs: what is read before it has arrived shows, whatever lay there."""
+    """Make torch.empty return NaNs, so that reads of data before its arrival are detected."""
     before = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("warn")  # the other way to set it imports torch's compiler
+    torch.set_deterministic_debug_mode("warn")  # the other setter imports torch's compiler
     try:
         yield
     finally:

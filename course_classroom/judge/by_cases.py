@@ -1,7 +1,7 @@
-"""Functions of drawn cases: a dict comes back, judged key by key; wrong ideas by their values.
+"""Exercises on random cases: the returned dict is judged key by key.
 
-An exercise declares its cases, what is right of each, and what each wrong idea makes of them; the
-trial and the order of looks stand here. From lesson 13 on.
+An exercise declares its cases, the right values and the values of each wrong idea. This module
+contains the trial and the order of checks. From lesson 13 on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from course_classroom.judge.judge import Judge
 from course_classroom.judge.looking import THREE, fresh_seed
 from course_lib.collectives.call import Group
 
-CLOSE, DRAWS, DEEP = 1e-6, 400, 3  # relative; sets of cases that are tried; lists within lists
-ROUND, A_TEXT = 0.005, "a str"  # relative: nearer than any idea; what stands for a text
-Case = Mapping[str, object]  # or what an exercise's `arguments` are made of
+CLOSE, DRAWS, DEEP = 1e-6, 400, 3  # relative tolerance, sets of cases tried, nested lists
+ROUND, A_TEXT = 0.005, "a str"  # relative, nearer than any idea, and a placeholder for a string
+Case = Mapping[str, object]  # or the object from which an exercise's `arguments` are made
 Judged = Callable[[Sequence[Case], Sequence[object]], None]
 
 
 class Idea(NamedTuple):
-    """A wrong reading of one key: what it is called, what is said of it, what a case gives."""
+    """A wrong idea about one key: its name, its text, and its value for a case."""
 
     key: str
     name: str
@@ -37,13 +37,13 @@ class Idea(NamedTuple):
 
 
 class AnyOf(NamedTuple):
-    """What an idea gives where several values are equally good by it."""
+    """Several values that are equally consistent with an idea."""
 
     values: Sequence[object]
 
 
 def about(case: Case) -> str:
-    """The case's numbers in words, and a line for each of its parts; other texts are left out."""
+    """Describe the case's numbers, with a line for each of its parts; its strings are omitted."""
     numbers = {name: value for name, value in case.items() if isinstance(value, Real)}
     told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     for name, parts in case.items():
@@ -59,10 +59,10 @@ def _misread(key: str, case: Case, wanted: object, head: str, tail: str) -> Find
 
 @dataclass(frozen=True)
 class Cases:
-    """`make(random, k)` draws the k-th of `count` cases; `right` gives every key of one.
+    """An exercise's cases: `make(random, k)` draws case k of `count`, `right` gives its values.
 
-    `judged` has a function of its own for a key with more than one right answer: it raises a
-    Finding or returns. `unnamed` is what is said of a wrong value that no idea explains.
+    `judged` has a function for each key with more than one right answer: the function raises a
+    Finding or returns. `unnamed` makes the Finding for a wrong value that no idea explains.
     """
 
     keys: tuple[str, ...]
@@ -71,20 +71,20 @@ class Cases:
     right: Callable[[Case], Mapping[str, object]]
     ideas: tuple[Idea, ...]
     judged: Mapping[str, Judged] = field(default_factory=dict)
-    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all that a key may be
-    arguments: Callable[[Case], tuple] = lambda case: (case,)  # with which an answer is called
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all allowed values of a key
+    arguments: Callable[[Case], tuple] = lambda case: (case,)  # arguments of the answer
     about: Callable[[Case], str] = about
     unnamed: Callable[[str, Case, object, str, str], Finding] = _misread
 
     def drawn(self, seed: int) -> list[Case]:
-        """Cases among which no idea is right, and no two of one key are alike, but for two ways
-        to one of which the same is said."""
+        """Draw cases in which no idea is right, and any two ideas of a key differ unless they have
+        the same text."""
         r = Random(seed)
         for _ in range(DRAWS):
             cases = [self.make(r, k) for k in range(self.count)]
             if self._tell_apart(cases):
                 return cases
-        raise RuntimeError(f"no cases of seed {seed} tell {len(self.ideas)} ideas apart")
+        raise RuntimeError(f"no cases of seed {seed} distinguish all {len(self.ideas)} ideas")
 
     def _tell_apart(self, cases: Sequence[Case]) -> bool:
         rights = [self.right(case) for case in cases]
@@ -99,37 +99,37 @@ class Cases:
 
 
 def judge_cases(answer: Answer, judge: Judge, cases: Cases, module: str) -> None:
-    """Try the answer on the cases of `module`, where they stand as CASES, and look at what came."""
+    """Try the answer on the CASES of `module`, and examine its results."""
     judge.take(answer, __name__)
     seed = fresh_seed()
     drawn = cases.drawn(seed)
-    when = f"in {len(drawn)} drawn cases"
+    when = f"in {len(drawn)} randomly chosen cases"
     for report in judge.trial(answer, run, module, seed, members=THREE, when=when):
         look(cases, drawn, report["cases"])
 
 
 def run(function: Callable, group: Group, module: str, seed: int) -> dict:
-    """The function on each case; what came back, as data. Runs on the judge's ranks."""
+    """Run the function on each case on the judge's ranks; return the results as data."""
     cases: Cases = importlib.import_module(module).CASES
     return {"cases": [_tried(function, case, cases) for case in cases.drawn(seed)]}
 
 
 def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> None:
-    """Raise the Finding that explains best what is wrong: form first, then key by key in order."""
+    """Raise the Finding that best explains an error, in the result's form or in its first key."""
     for case, seen in zip(drawn, reports, strict=True):
         kind, keys, told = seen["kind"], ", ".join(cases.keys), cases.about(case)
         if seen["error"]:
             raise Finding("stopped by an error", f"It ended with {seen['error']}; {told}")
         if kind == "NoneType":
-            text = "None came back; expected is a dictionary. Did you forget `return`?"
+            text = "Your function returned None instead of a dictionary. Did you forget `return`?"
             raise Finding("nothing returned", text)
         if kind != "dict":
-            text = f"A {kind} came back; expected is a dict with {keys}."
+            text = f"Your function returned a {kind} instead of a dict with {keys}."
             raise Finding("not a dictionary", text)
         if seen["lost"]:
-            raise Finding("a key missing", f"Without {seen['lost']}: {told}")
+            raise Finding("a key missing", f"The result lacks {seen['lost']}: {told}")
         if seen["changed"]:
-            text = "Your function changed what it was given. Work on a copy."
+            text = "Your function changed its arguments. Work on a copy."
             raise Finding("input changed", text)
     for key in cases.keys:
         values = [seen["values"][key] for seen in reports]
@@ -145,30 +145,30 @@ def _look_at(cases: Cases, key: str, drawn: Sequence[Case], seen: Sequence[objec
     if not wrong:
         return
     first = wrong[0]
-    head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn cases. "
-    tail = f"You have {_shown(seen[first])}; {cases.about(drawn[first])}"
+    head = f"`{key}` is wrong in {len(wrong)} of {len(seen)} randomly chosen cases. "
+    tail = f"Your value is {_shown(seen[first])}; {cases.about(drawn[first])}"
     for idea in cases.ideas:
         if idea.key == key and explains(idea, seen, drawn):
             raise Finding(idea.name, f"{head}{idea.text} {tail}")
     words = cases.texts.get(key)
     other = [seen[k] for k in wrong if words and seen[k] not in words]
     if other:
-        raise Finding("another word", f"{head}{other[0]!r} is none of {', '.join(words)}.")
+        raise Finding("another word", f"{head}{other[0]!r} is not one of {', '.join(words)}.")
     if any(seen[k] == A_TEXT for k in wrong):
-        raise Finding("a number as text", f"{head}It is a text; a number is wanted. {tail}")
+        raise Finding("a number as text", f"{head}It is a string instead of a number. {tail}")
     if all(same(seen[k], wanted[k], ROUND) for k in wrong):
-        text = "It is near what is wanted: was it rounded, or cut off, on the way?"
+        text = "It is close to the correct value. Was it rounded or truncated on the way?"
         raise Finding("rounded on the way", f"{head}{text} {tail}")
     raise cases.unnamed(key, drawn[first], wanted[first], head, tail)
 
 
 def explains(idea: Idea, seen: Sequence[object], drawn: Sequence[Case]) -> bool:
-    """Whether an idea gives, in every case, what was seen there."""
+    """Return True if an idea gives the observed value in every case."""
     return all(map(same, seen, map(idea.gives, drawn)))
 
 
 def same(seen: object, wanted: object, close: float = CLOSE) -> bool:
-    """Equal: numbers to rounding, lists item by item; of AnyOf one of its values."""
+    """Compare numbers up to rounding and lists item by item; AnyOf equals any of its values."""
     if isinstance(seen, AnyOf):
         return any(same(one, wanted, close) for one in seen.values)
     if isinstance(wanted, AnyOf):
@@ -196,8 +196,8 @@ def _tried(function: Callable, case: Case, cases: Cases) -> dict:
 
 
 def _plain(value: object, text: bool = False, deep: int = DEEP) -> object:
-    """Numbers, None and lists of them, and a text where one is asked for; of anything else, its
-    type's name."""
+    """Return a number, None, a list of these, or a string if `text`, as plain data; otherwise
+    return the name of the type."""
     if isinstance(value, str) and text:
         return value[:80]
     if isinstance(value, list | tuple) and deep:

@@ -1,7 +1,7 @@
-"""A verdict as a card: a colour beside its sign, code as code, and links that lead onward.
+"""A verdict as a card: a colour next to its sign, formatted code, and links to the next step.
 
-The colours are told apart by readers who are colour-blind, and letters keep the theme's own colour,
-so that a card can be read in a light and in a dark one. Lesson 00 shows the first.
+The colours differ for colour-blind readers, and text keeps the theme's colour, so a card is
+readable in light and dark themes. Lesson 00 shows the first card.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LINES = {
 _GROUNDS = {WRONG: "rgba(213, 94, 0, 0.1)", RIGHT: "rgba(0, 158, 115, 0.12)"}
 _CODE = re.compile(r"`([^`\n]+)`")
 
-Link = tuple[str, str]  # words, and where they lead
+Link = tuple[str, str]  # words and target
 
 
 def card(outcome: str, head: str, text: str, links: Iterable[Link] = ()) -> str:
-    """The HTML of a verdict."""
+    """Return the HTML of a verdict."""
     ground = f"background-color: {_GROUNDS[outcome]}; " if outcome in _GROUNDS else ""
     style = f"border-left: 4px {_LINES[outcome]}; {ground}padding: 0.3em 0.8em"
     onward = " · ".join(f'<a href="{escape(to)}">{in_html(words)}</a>' for words, to in links)
@@ -39,14 +39,14 @@ def card(outcome: str, head: str, text: str, links: Iterable[Link] = ()) -> str:
 
 
 def in_html(text: str) -> str:
-    """Text for a page, with what stands between backticks as code."""
+    """Return text as HTML, with backticked parts as code."""
     return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def onward(name: str, lessons: Mapping[str, Iterable], folder: Path) -> list[Link]:
-    """From the page of an exercise, in its `folder`, to the next one and to the lesson."""
+    """Return links from an exercise's page in `folder` to the next exercise and the lesson."""
     if not (folder / f"{name}.ipynb").exists():
-        return []  # another page, such as the lesson itself
+        return []  # a different page, such as the lesson itself
     lesson, pages = folder.name[:2], folder.parent.parent / "notebooks"
     exercises = list(lessons.get(lesson, ()))
     place = [one.name for one in exercises].index(name) + 1
@@ -54,7 +54,7 @@ def onward(name: str, lessons: Mapping[str, Iterable], folder: Path) -> list[Lin
     if not links and (after := _page(pages, f"{int(lesson) + 1:02d}")):
         links.append((f"Next: lesson {after[:2]}", f"../../notebooks/{after}"))
     if here := _page(pages, lesson):
-        # The table of exercises at the lesson's end.
+        # The table of exercises at the end of the lesson.
         links.append((f"Back to lesson {lesson}", f"../../notebooks/{here}#cell-id=exercises"))
     return links
 

@@ -1,7 +1,7 @@
-"""The learner's desk: what `check`, `hint`, `predict` and `measured` do in a notebook.
+"""The learner's desk: `check`, `hint`, `predict` and `measured` in a notebook.
 
-It belongs to one notebook's shell and holds its judge, the hints given and the predictions made.
-Lesson 00 introduces it, lesson 01 uses it first.
+The desk belongs to one notebook's shell and holds its judge, the hints given and the predictions
+made. Lesson 00 introduces it; lesson 01 uses it first.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from course_classroom.progress import log as progress
 from course_classroom.ranks.carried import Definitions
 from course_classroom.ranks.output import watched
 
-AT_ONCE = 0.5  # seconds; nobody reads a verdict and asks for a hint in less
-_FEW = 20  # whole counts up to here are compared at a glance, and a ratio of them only confuses
+AT_ONCE = 0.5  # seconds; reading a verdict takes longer
+_FEW = 20  # small integers need no ratio, because readers compare them at a glance
 
 
 class Desk:
-    """One learner's checks, hints and predictions, for as long as the notebook's kernel lives."""
+    """One learner's checks, hints and predictions during the life of the notebook's kernel."""
 
     def __init__(self) -> None:
         self.judge = Judge()
@@ -42,7 +42,7 @@ class Desk:
     def check(
         self, name: str, sources: Mapping[str, str], values: Mapping[str, object] | None = None
     ) -> frame.Verdict:
-        """Try the answer `name`: a function's text is in `sources`, numbers are in `values`."""
+        """Try the answer `name`: a function's text is in `sources`, and numbers are in `values`."""
         self.judge.enter("the check begins")
         verdict = frame.judge(frame.find(name), sources, values or {}, self.judge)
         self.checked_at = time.monotonic()
@@ -52,7 +52,7 @@ class Desk:
         return verdict
 
     def hint(self, name: str) -> str:
-        """The next hint, each more telling than the one before."""
+        """Return the next hint; each hint reveals more than the previous hint."""
         hints = frame.find(name).hints
         if self.hints_given[name] == len(hints):
             return "\n".join(["These were all the hints:", *_numbered(hints)])
@@ -61,16 +61,16 @@ class Desk:
         return _numbered(hints)[self.hints_given[name] - 1]
 
     def predict(self, question: str, value: object, unit: str) -> str:
-        """Note a prediction; `...` or None is a blank."""
+        """Record a prediction; `...` or None counts as a blank."""
         if not isinstance(question, str):
-            raise TypeError('the question comes first, in quotes: predict("01.two", ..., "MB")')
+            raise TypeError('the question must be first, in quotes: predict("01.two", ..., "MB")')
         if value is None or value is ...:
             self.predictions.pop(question, None)
             return f"Prediction {question}: not attempted."
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise TypeError(
-                "a prediction is a number without quotes or unit, or `...` where it is left "
-                f"blank; {question} got {value!r}"
+                "a prediction is a number without quotes or unit, or `...` for a blank; "
+                f"{question} got {value!r}"
             )
         self.predictions[question] = value
         self._record("prediction", question=question, value=value, unit=unit)
@@ -79,7 +79,7 @@ class Desk:
     def measured(
         self, question: str, value: float | None, unit: str, formula: float | None = None
     ) -> str:
-        """What was measured beside what was predicted; without a measurement, the formula's."""
+        """Compare a measured value, or the formula's value, with the prediction."""
         how = "Measured" if value is not None else "By the formula,"
         value = formula if value is None else value
         if value is None:
@@ -94,7 +94,7 @@ class Desk:
         return f"{said} Prediction: {_written(guess, unit)}{_beside(guess, value)}."
 
     def lessons(self, sources: Iterable[str], place: str) -> set[str]:
-        """The lessons that this notebook is about: what was done in it, and where it lies."""
+        """Return the lessons of this notebook, from its checks, hints, predictions and path."""
         names, known = {*self.verdicts, *self.hints_given, *sources}, frame.lessons()
         found = {lesson for lesson in known for one in known[lesson] if one.name in names}
         found |= {question.partition(".")[0] for question in self.predictions}  # "01.two"
@@ -103,7 +103,7 @@ class Desk:
         return found & set(known)
 
     def _record(self, kind: str, **fact: object) -> None:
-        """Into the workspace's progress file, where the notebook lies in a workspace."""
+        """Write to the workspace's progress file if the notebook is in a workspace."""
         found = progress.here()
         if found and (trouble := found.record(kind, **fact)):
             print(trouble, file=sys.stderr)
@@ -113,7 +113,7 @@ class Desk:
 def check(name: str | None = None) -> frame.Verdict:
     """Check the answer `name`: a function from a `%%ranks` cell, or a variable with numbers.
 
-    On the page of an exercise the name may be left out.
+    On the page of an exercise the name may be omitted.
     """
     desk, defined = _desk(), _defined()
     name = _of_this_page(desk, defined) if name is None else name
@@ -123,7 +123,7 @@ def check(name: str | None = None) -> frame.Verdict:
 
 
 def _remarked(verdict: frame.Verdict, defined: Definitions) -> frame.Verdict:
-    """The verdict with a word on which definition of the answer it is about, where that helps."""
+    """Add a remark to the verdict about the definition that was judged, if the remark helps."""
     name, remark = verdict.exercise, defined.remark(verdict.exercise)
     misread = name in defined.elsewhere or verdict.name == frame.UNREADABLE
     about_cells = misread and not isinstance(frame.find(name), frame.Thought)
@@ -134,31 +134,31 @@ def _remarked(verdict: frame.Verdict, defined: Definitions) -> frame.Verdict:
 
 @plainly
 def hint(name: str | None = None) -> None:
-    """Show the next hint to an exercise; on its own page the name may be left out."""
+    """Show the next hint for an exercise; on its own page the name may be omitted."""
     desk = _desk()
     if name is None:
         name = _of_this_page(desk, _defined())
-        # The cell for hints stands below the check, and Run All is no call for help.
+        # The hint cell follows the check, and Run All is not a request for help.
         if time.monotonic() - desk.checked_at < AT_ONCE:
-            print("No hint was given, because this cell ran right after the check. Run it alone.")
+            print("No hint was given, because this cell ran right after the check. Run only it.")
             return
     print(desk.hint(name))
 
 
 def _of_this_page(desk: Desk, defined: Definitions) -> str:
-    """The exercise that a notebook is about: by its file, by its last check, by its cells."""
+    """Return the exercise of a notebook, from its file, its last check or its cells."""
     known = frame.exercises()
     file = Path(os.environ.get("JPY_SESSION_NAME", "")).stem
     names = [file, *reversed(desk.verdicts), *defined.sources, *defined.elsewhere]
     found = next((one for one in names if one in known), None)
     if found is None:
-        raise ValueError('this page is no exercise: name one, as in hint("mean_over_ranks")')
+        raise ValueError('this page is not an exercise: pass a name, as in hint("mean_over_ranks")')
     return found
 
 
 @plainly
 def predict(question: str, value: float | None = None, unit: str = "") -> None:
-    """Write a prediction down. Left blank (`...`) it counts as not attempted, and all goes on."""
+    """Record a prediction. A blank (`...`) counts as not attempted and raises no error."""
     print(_desk().predict(question, value, unit))
 
 
@@ -166,27 +166,27 @@ def predict(question: str, value: float | None = None, unit: str = "") -> None:
 def measured(
     question: str, value: float | None, unit: str = "", *, formula: float | None = None
 ) -> None:
-    """Set what was measured beside the prediction. Where these ranks are not as many as the
-    question asks for, `value` is None, and the formula stands in and is called that."""
+    """Show the measured value next to the prediction. If the question needs more ranks, pass None
+    as `value`; the value of `formula` is then shown and labelled as such."""
     print(_desk().measured(question, value, unit, formula))
 
 
 def my_progress(everything: bool = False) -> None:
-    """Show how far you have come in this notebook's lesson, or in all of the course.
+    """Show your progress in this notebook's lesson, or in the full course.
 
-    `course status` in a terminal shows the latter too.
+    `course status` in a terminal shows the same.
     """
     from course_classroom.progress import points as standing
 
     found = progress.here()
     if found is None:
         print(
-            "No table here: progress is noted in a learner's own copy of the course, which "
-            "`make lab` makes. This notebook was run outside of one."
+            "There is no table, because this notebook runs outside a learner's copy of the "
+            "course. Progress is recorded in a copy, which `make lab` creates."
         )
         return
     log = found.read()
-    # A kernel runs in its notebook's folder; the notebook's name is not known everywhere.
+    # A kernel runs in its notebook's folder, but the notebook's name may be unknown.
     place = os.environ.get("JPY_SESSION_NAME") or str(Path.cwd() / "notebook")
     magics = _shell().magics_manager.registry.get("RanksMagics")
     shown = None if everything else _desk().lessons(magics.defined.sources if magics else (), place)
@@ -195,10 +195,10 @@ def my_progress(everything: bool = False) -> None:
 
 @plainly
 def cell_of(name: str) -> str:
-    """The text of the last `%%ranks` cell that defined `name`, to run it on other ranks too."""
+    """Return the last `%%ranks` cell that defined `name`, for use on other ranks."""
     sources = _defined().sources
     if name not in sources:
-        what = meant(name, sources) or "run the cell that holds it"
+        what = meant(name, sources) or "run the cell that defines it"
         raise KeyError(f"no %%ranks cell has defined {name} yet; {what}")
     return sources[name]
 
@@ -220,17 +220,17 @@ def _defined() -> Definitions:
 def _shell():
     shell = get_ipython()
     if shell is None:
-        raise RuntimeError("checks, hints and predictions belong to a notebook; this is none")
+        raise RuntimeError("checks, hints and predictions work only in a notebook; this is none")
     return shell
 
 
 def _beside(guess: float, value: float) -> str:
-    """How far a prediction is from what it is held against; empty where one sees it."""
+    """Describe the ratio of a prediction to the value, unless the difference is evident."""
     few = all(isinstance(one, int) and abs(one) <= _FEW for one in (guess, value))
     if few or not value:
         return ""
     ratio = guess / value
-    return ", less than 1 % from it" if abs(ratio - 1) < 0.01 else f", {ratio:.3g} times as much"
+    return ", less than 1 % off" if abs(ratio - 1) < 0.01 else f", {ratio:.3g} times as much"
 
 
 def _numbered(hints: tuple[str, ...]) -> list[str]:

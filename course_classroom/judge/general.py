@@ -1,7 +1,7 @@
-"""Mistakes that any exercise may meet, by what they leave behind: no exercise has to declare them.
+"""Mistakes that can occur in any exercise, recognised by their effect, without declarations.
 
-Rounded through a narrower type, right on one rank alone, a mean for a sum or a sum for a mean; what
-any answer may be told stands on their page. From lesson 00 on.
+They are rounding through a narrower type, right results only on some ranks, and a mean instead of a
+sum or the reverse. `general.md` has their texts. From lesson 00 on.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from course_classroom.judge.words import Page
 
 SAYS = Page(__file__, "general")
 ROUNDED = "rounded on the way"
-# How far a value may be from the right one, relative to the largest, if that type was on the way.
+# Maximum error relative to the largest value if that type was used on the way.
 _SINGLE, _HALF = 2e-6, 2e-2
-_MANY = 12  # elements: so many are not rounded the same way by chance
+_MANY = 12  # elements; fewer could round alike by chance
 _HALVES = (torch.bfloat16, torch.float16)
 
 Alike = Callable[[Tensor | float | None, Tensor | float], bool]
 
 
 def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
-    """The narrower type through which these values went, if that is all that is wrong with them."""
+    """Return the narrower types through which the values passed, if that explains all errors."""
     if not (seen.dtype == wanted.dtype == torch.float64) or not seen.numel():
         return []
     finite = wanted.isfinite()
@@ -34,7 +34,7 @@ def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
         return []
     seen, wanted = seen[finite], wanted[finite]
     if torch.equal(seen, seen.round()) and torch.equal(wanted, wanted.round()):
-        return []  # counts, which nothing rounds
+        return []  # counts, which rounding does not change
     if _lopsided((seen - wanted)[wanted != 0] / wanted[wanted != 0]):
         return []
     off, largest = (seen - wanted).abs(), float(wanted.abs().max()) if wanted.numel() else 0.0
@@ -49,8 +49,8 @@ def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
 
 
 def _lopsided(errors: Tensor) -> bool:
-    """Whether all relative errors go one way, by different amounts, as by a small number in a
-    denominator. Rounding goes both ways, or is that of one factor."""
+    """Return True if all relative errors have one sign but different sizes, as after a small change
+    of a denominator. Rounding errors have both signs, or come from one rounded factor."""
     errors = errors[errors != 0]
     if len(errors) < _MANY or len(set(errors.sign().tolist())) > 1:
         return False
@@ -58,7 +58,7 @@ def _lopsided(errors: Tensor) -> bool:
 
 
 def rounding(met: Sequence[str], said: str) -> Finding:
-    """The Finding of it; `said` is what a look of the exercise's own had to say."""
+    """Return the Finding for rounding; `said` is the message of the exercise's own look."""
     kinds = " or ".join(dict.fromkeys(met))
     return SAYS(ROUNDED, kinds=kinds, what=said.split("\n", 1)[0])
 
@@ -70,7 +70,7 @@ def recognised(
     alike: Alike,
     what: str,
 ) -> Finding | None:
-    """What is wrong, or None."""
+    """Return the Finding of the general mistake that explains the error, or None."""
     n = len(right)
     if len(seen) != n or any(one is None for one in seen):
         return None

@@ -1,7 +1,7 @@
-"""The judge: three ranks of its own on which an answer is tried, kept warm from check to check.
+"""The judge: three separate ranks on which answers are tried, reused from check to check.
 
-The learner's ranks and variables are never touched. An answer that raises, hangs, loops or kills a
-rank ends in a finding that says so, and the next check meets ranks that work. From lesson 01 on.
+The learner's ranks and variables are never touched. If an answer raises, hangs, loops or kills a
+rank, a finding reports it, and the next check gets working ranks. From lesson 01 on.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from course_classroom.ranks.hangs import Fact
 from course_classroom.ranks.own_time import OwnTime
 from course_classroom.ranks.wire import Outcome
 
-WORLD = 3  # three ranks find what two hide: left and right are different neighbours
-LIMIT = 10.0  # seconds for one trial, which takes milliseconds when it is right
-WORK = 5.0  # seconds of them that a rank may be at work: a loop without end is told the sooner
-HOMES = ("course_classroom.judge", "course_lessons")  # of what runs on the judge's ranks
+WORLD = 3  # three ranks expose errors that two hide, because left and right neighbours differ
+LIMIT = 10.0  # seconds for one trial; a right answer needs milliseconds
+WORK = 5.0  # busy seconds that a rank may use of them, so an endless loop is reported sooner
+HOMES = ("course_classroom.judge", "course_lessons")  # of the code that runs on the judge's ranks
 _CHECKS = "__import__('course_classroom.judge.bench').judge"
 _BENCH = f"{_CHECKS}.bench"
-_CALL = "__report__ = __tried__()"  # what runs under the time limit; no learner is to read it
-_OUTSIDE = "line 1"  # where that is, in the cell that the check runs
+_CALL = "__report__ = __tried__()"  # the call under the time limit; learners must not see it
+_OUTSIDE = "line 1"  # its place in the cell that the check runs
 _OURS = ("rank", "world", "me")
-_GAVE_UP = "until torch gave up: Timed out"  # both ends of the message had been called for
-A_SMALLER_GROUP = re.compile(r"on a group of \d+ out of \d+ ranks")  # as `on` says it
+_GAVE_UP = "until torch gave up: Timed out"  # when both ends of the message were posted
+A_SMALLER_GROUP = re.compile(r"on a group of \d+ out of \d+ ranks")  # as `on` writes it
 _POINT_TO_POINT = re.compile(r"waited in (send|recv)\(")
-_BEYOND = "but this cell runs on ranks"  # in the referee's words
+_BEYOND = "but this cell runs on ranks"  # as the referee words it
 
 
 class Judge(Cluster):
-    """Ranks on the CPU, whatever the machine has: a check leaves the GPUs to the learner.
+    """A cluster of CPU ranks on every machine, because checks leave the GPUs to the learner.
 
-    The last of them has another hash secret: `seed = hash(name)` differs there, as it would between
-    processes that were started one by one.
+    The last rank has a different hash secret, so `seed = hash(name)` differs there, as it would
+    between separately started processes.
     """
 
     def __init__(self, idle_minutes: float = 10.0):
@@ -48,19 +48,19 @@ class Judge(Cluster):
         super().__init__(
             WORLD, notebook="checks", idle_minutes=idle_minutes, env=quiet, odd=(WORLD - 1,)
         )
-        self.spoilt = False  # a rank has met a deadline: an import may have been broken off
-        # For who waits: the part of the check under way, and what the ranks do in it.
+        self.spoilt = False  # a rank ran into a deadline, so an import may have been interrupted
+        # For the waiting learner: the current part of the check, and the ranks' activity.
         self.stage = self.doing = ""
 
     def says(self) -> str:
-        """What goes on, for the learner who waits."""
+        """Describe the current activity for the waiting learner."""
         return self.stage + self.doing
 
     def enter(self, stage: str) -> None:
         self.stage, self.doing = stage, ""
 
     def note(self, outcomes: Sequence[Outcome], doing: list[str], spent: OwnTime) -> None:
-        """What the ranks do, in words that show no line of our own."""
+        """Describe the ranks' activity without showing the judge's own lines."""
         lines = (line.replace(f"line 1: {_CALL}", "the check's call") for line in doing)
         self.doing = "\n".join([f", up to {spent.left()}", *lines])
 
@@ -70,9 +70,9 @@ class Judge(Cluster):
         return ended
 
     def ready(self, *modules: str) -> None:
-        """Make sure of ranks that work, have loaded `modules`, and hold nothing of an answer."""
+        """Ensure that the ranks work, have loaded `modules` and hold nothing from an answer."""
         fresh = f"{_BENCH}.fresh(globals(), {modules!r})"
-        self.enter(f"the check's {self.world} ranks are made ready")
+        self.enter(f"preparing the check's {self.world} ranks")
         try:
             if self.running and self.spoilt:
                 self.restart()
@@ -88,7 +88,7 @@ class Judge(Cluster):
             raise NotJudged(f"The check's ranks could not be started: {error}") from error
 
     def _fresh(self, fresh: str) -> bool:
-        """Clear and load; False where an earlier answer has broken something."""
+        """Clear the ranks and load modules; return False if an earlier answer has broken a rank."""
         try:
             self.everywhere(lambda r: fresh, START_LIMIT)
             return all(self.pull(f"{_BENCH}.healthy()"))
@@ -96,13 +96,13 @@ class Judge(Cluster):
             return False
 
     def take(self, answer: Answer, *modules: str) -> None:
-        """Run the answer's cells on fresh ranks; a Finding where one of them fails.
+        """Run the answer's cells on fresh ranks; raise a Finding if one of them fails.
 
-        `modules` are those whose functions will try the answer. They are loaded, and what they call
-        `warm` is called, before the answer comes: no trial pays for a first use.
+        `modules` contain the functions that will try the answer. They and the functions in their
+        `warm` are loaded before the answer runs, so that no trial is charged for a first use.
         """
         self.ready(*modules)
-        self.enter("your cell is run")
+        self.enter("running your cell")
         for cell in answer.cells:
             ended = self.run(cell, deadline=LIMIT, label="your cell", first_line=2)
             if ended.failed:
@@ -118,17 +118,17 @@ class Judge(Cluster):
         outside: str = "the check's call",
         empty: Sequence[int] = (),
     ) -> list:
-        """Call `function(the answer's function, group, *args)` on a group; what each rank returns.
+        """Call `function(the answer's function, group, *args)` on a group; return each rank's
+        result.
 
-        The ranks find `function`, at the top of a module of the checks, by its name; `args` and
-        what it returns are data. Each trial has a fresh group of `members`: no message of an
-        earlier one can reach it. `outside` says what goes on where a rank stands in none of the
-        answer's lines; `empty` are the ranks of the group whose piece holds nothing.
+        The ranks find `function`, at the top level of a checks module, by its name; `args` and
+        results are data. Each trial has a new group of `members`, so no earlier message can reach
+        it. `outside` describes ranks outside the answer's lines; `empty` lists ranks with no data.
         """
         plan = {"answer": answer.name, "function": reference(function), "args": args}
         text = values.pack(plan | {"members": list(members)})
         arrange = f"{_BENCH}.arrange(globals(), {text!r})"
-        self.enter(f"`{answer.name}` is tried {when}".rstrip())
+        self.enter(f"trying `{answer.name}` {when}".rstrip())
         self.everywhere(lambda r: arrange, START_LIMIT)
         ended = self.run(_CALL, ranks=list(members), deadline=LIMIT, work=WORK, label="the check")
         if ended.failed:
@@ -138,7 +138,7 @@ class Judge(Cluster):
             nothing = [members[rank] for rank in empty]
             left_out.refuse_by_empty(ended.scene.ordered(), nothing, when)
             if all(fact.kind in ("raised", "ok") for fact in ended.scene.facts):
-                self._refuse_replaced(members, when)  # which the error may come from
+                self._refuse_replaced(members, when)  # a possible cause of the error
             raise _finding(ended, when, outside)
         self._refuse_replaced(members, when)
         left_out.refuse_unawaited(answer, lambda call: self.pull(call, list(members)), when)
@@ -150,13 +150,13 @@ class Judge(Cluster):
         return reports
 
     def measured(self, function: Callable, *args: object) -> list:
-        """What `function(*args)` returns on each rank: before a trial, on no answer's time."""
+        """Return the result of `function(*args)` on each rank, outside the answer's time."""
         text = values.pack({"function": reference(function), "args": args})
         self.everywhere(lambda r: f"__measured__ = {_BENCH}.measured({text!r})", START_LIMIT)
         return self.pull("__measured__")
 
     def _refuse_replaced(self, members: Sequence[int], when: str) -> None:
-        """A Finding where the answer has replaced what it is measured with."""
+        """Raise a Finding if the answer has replaced part of what measures it."""
         try:
             found = self.pull(f"{_CHECKS}.untouched.replaced(globals())", list(members))
         except RuntimeError:
@@ -165,34 +165,34 @@ class Judge(Cluster):
         if names:
             self.spoilt = True
             if names[0] in untouched.SETTINGS:
-                raise SAYS("set for all", call=names[0], when=when)
+                raise SAYS("changes a global setting", call=names[0], when=when)
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise SAYS("broke its ranks", what=f": {names[0]}{more}", when=when)
 
 
 def reference(function: Callable) -> tuple[str, str]:
-    """The module and the name by which the ranks find a function of the checks."""
+    """Return the module and name by which the ranks find a function of the checks."""
     module, name = function.__module__, function.__qualname__
     ours = module.startswith(tuple(f"{home}." for home in HOMES))
     if not ours or vars(sys.modules[module]).get(name) is not function:
         raise ValueError(
-            f"{module}.{name} cannot be found by the ranks: a trial is a function at the top of a "
+            f"the ranks cannot find {module}.{name}: a trial must be a function at the top of a "
             f"module of {' or '.join(HOMES)}"
         )
     return module, name
 
 
 def refuse_world_numbers(answer: Answer, when: str) -> None:
-    """A Finding where an answer that fails in a smaller group reads the whole world's numbers."""
+    """Raise a Finding if an answer that fails in a smaller group uses the world's numbers."""
     misused = sorted(answer.free_names.intersection(_OURS) | answer.world_calls)
     if misused:
         names = " and ".join(f"`{name}`" for name in misused)
         are = "they are the wrong numbers" if misused[1:] else "it is the wrong number"
-        raise SAYS("not of the group", names=names, are=are, when=when)
+        raise SAYS("uses world numbers", names=names, are=are, when=when)
 
 
 def refuse_none(reports: list[dict], when: str, owed: str) -> None:
-    """A Finding where a rank got None back; `owed` says what it should have got."""
+    """Raise a Finding if a rank returned None; `owed` describes the expected result."""
     nothing = [rank for rank, report in enumerate(reports) if report["kind"] == "NoneType"]
     some = [rank for rank in range(len(reports)) if rank not in nothing]
     if nothing and some:
@@ -202,13 +202,13 @@ def refuse_none(reports: list[dict], when: str, owed: str) -> None:
 
 
 def on(members: list[int]) -> str:
-    """Where a trial runs, in words: the numbers of a smaller group are not those of the world."""
+    """Describe the ranks of a trial: in a smaller group, rank numbers differ from the world's."""
     n = len(members)
     return f"on {n} ranks" if n == WORLD else f"on a group of {n} out of {WORLD} ranks"
 
 
 def _refuse_other_ranks(ended: Ended, when: str) -> None:
-    """A Finding where a call went to ranks outside the group that the function was given."""
+    """Raise a Finding if a call went to ranks outside the group that the function received."""
     for fact in ended.scene.ordered():
         if fact.kind == "raised" and _BEYOND in fact.text:
             line = _words(fact).rpartition("%%ranks in ")[2]
@@ -216,13 +216,13 @@ def _refuse_other_ranks(ended: Ended, when: str) -> None:
 
 
 def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Finding:
-    """How an answer failed to end, as a finding with a name."""
-    if ended.interrupted:  # by the learner, which says nothing about the answer
+    """Return the Finding for an answer that did not end normally."""
+    if ended.interrupted:  # by the learner, so nothing is known about the answer
         raise KeyboardInterrupt
     facts = ended.scene.ordered()
     first = facts[0]
     if ended.busy and first.kind not in ("died", "raised", "unanswered"):
-        raise NotJudged(f"Nothing could be told {when}: {ended.busy}. Try it again.")
+        raise NotJudged(f"Your answer could not be judged {when}: {ended.busy}. Try it again.")
     about = {"when": when, "told": _told(facts, outside)}
     named = {"died": "killed", "unanswered": "not called by all"}
     named["raised"] = "raised #2" if "NameError" in first.text else "raised #1"
@@ -232,8 +232,8 @@ def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Find
     if busy and all(f"{_OUTSIDE}: {_CALL}" in fact.text for fact in busy):
         who = agreement.said_of([fact.rank for fact in busy], "was still busy")
         raise NotJudged(
-            f"Nothing could be told {when}: after {ended.limit:g} s {who} in {outside}, and in "
-            "none of your lines. That happens on a machine that is busy. Try it again."
+            f"Your answer could not be judged {when}: after {ended.limit:g} s {who} in {outside}, "
+            "outside your lines. This can happen on a busy machine. Try it again."
         )
     waiting = [fact for fact in facts if fact.kind in ("waited", "transport")]
     left = [fact.rank for fact in facts if fact.kind == "ok"]
@@ -246,7 +246,7 @@ def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Find
 
 
 def _told(facts: list[Fact], outside: str) -> str:
-    """A line for each thing that ranks did; ranks that did the same share it."""
+    """Return a line for each activity, shared by all ranks with that activity."""
     ranks: dict[str, list[int]] = {}
     for fact in facts:
         text = _words(fact, outside)
@@ -255,16 +255,16 @@ def _told(facts: list[Fact], outside: str) -> str:
 
 
 def _words(fact: Fact, outside: str = "the check's call") -> str:
-    """What a rank did; where that was in none of the answer's lines, it was in `outside`."""
+    """Describe a rank's activity; any place outside the answer's lines is called `outside`."""
     text = fact.text.replace(f"line 1: {_CALL}", outside)
     at = f" in {_OUTSIDE}"  # a disagreement names the place of each call
-    if text.endswith(at):  # ... and if it is one for all, it is said once
+    if text.endswith(at):  # ... and a place common to all is named only once
         text = f"{text.replace(at, '')}, in {outside}"
     return text
 
 
 def _stuck(facts: list[Fact]) -> str:
-    """The entry for ranks of which each waits for a message, or for one to be taken."""
+    """Return the deadlock entry for the kind of call in which the ranks wait."""
     for entry, call in (("deadlock #1", "recv"), ("deadlock #2", "send")):
         if all(fact.text.startswith(f"waited in {call}(") for fact in facts):
             return entry

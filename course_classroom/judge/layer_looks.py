@@ -1,7 +1,7 @@
-"""Is it the layer of one process: output, gradients, messages, memory, steps? Or which idea?
+"""Looks at a layer's output, gradients, messages, memory and steps, compared with one process.
 
-The looks at an answer that a `Layer` declares, in one order for every exercise; what an exercise
-adds are the values of its wrong ideas and its budget. From lesson 04 on.
+These looks at an answer that a `Layer` declares have the same order in every exercise. An exercise
+adds the values of its wrong ideas and its budget. From lesson 04 on.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from course_classroom.ranks import agreement
 
 SINGLE = 1e-4  # relative, of a layer in float32
 _BROKEN = ("raised", "deadlock", "not called by all", "left out by an empty rank")
-_AT_ONCE = "with {count} layers whose backwards begin after all forwards"
-_GIVEN = "x, a weight or a list that it was given"
+_AT_ONCE = "with {count} layers whose backward passes begin after all forward passes"
+_GIVEN = "x, a weight or a list that it received"
 SAYS = Page(__file__, "layer_looks")
 
 
@@ -35,40 +35,40 @@ Wirings = Sequence[tuple[str, Callable[[Mapping, Mapping], bool]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Which messages each direction may have, and how many bytes of them a rank may send."""
+    """The messages allowed in each direction, and the bytes that a rank may send in it."""
 
     forward: Sequence[Mapping[str, int]]
     backward: Sequence[Mapping[str, int]]
-    # Of a rank, from what it sends backward: bytes forward and backward.
+    # Of a rank, given its backward messages: bytes in the forward and backward pass.
     most: Callable[[Seen, int, Mapping[str, int]], tuple[float, float]]
-    beside: Mapping[str, int] = field(default_factory=dict)  # and at most so many of these backward
-    wirings: Wirings = ()  # entries of the exercise's words, by what is sent forward and backward
+    beside: Mapping[str, int] = field(default_factory=dict)  # maximum number of these backward
+    wirings: Wirings = ()  # entries in the exercise's words, by the messages of both passes
     more: str = "more bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """An exercise whose answer is a layer over ranks; `says` has an entry for each of its ideas."""
+    """An exercise whose answer is a layer over ranks; `says` has an entry for each wrong idea."""
 
-    module: str  # where the ranks find LAYER
+    module: str  # the module in which the ranks find LAYER
     layer: Layer
     says: Words
-    owed: str  # what every rank returns, in words
+    owed: str  # the expected result of every rank, in words
     cases: Callable[[int], Sequence[tuple[list[int], Sizes]]]
     uses: Sequence[Use]
     outputs: Callable[[Seen], Mapping[str, Sequence[Tensor]] | Iterable]
-    # Of each idea its entry, the gradients that it bends ("" for any), and what it gives for one.
+    # For each idea its entry, the gradients that it changes ("" for any), and its values for one.
     gradients: Sequence[tuple[str, str, Gives]]
     budget: Budget | Callable[[Seen], None]
-    means: Mapping[str, str] = field(default_factory=dict)  # what a mean may be over: dims' names
-    # The exercise's own names for what the frame says: "wrong output": "wrong loss".
+    means: Mapping[str, str] = field(default_factory=dict)  # names of dims to average over
+    # The exercise's own names for findings of the frame, such as {"wrong output": "wrong loss"}.
     named: Mapping[str, str] = field(default_factory=dict)
-    outside: str = "the check's call"  # where a rank stands that is in none of the answer's lines
-    whole: str = ""  # the entry for a result of all ranks' parts
-    kept: str = ""  # the entry for more than one tensor as large as the whole x, left alive
+    outside: str = "the check's call"  # activity of a rank that is in none of the answer's lines
+    whole: str = ""  # the entry for a result that contains all ranks' parts
+    kept: str = ""  # the entry for more than one live tensor as large as the full x
 
     def judge(self, answer: Answer, judge: Judge) -> None:
-        """Try the answer; raise the Finding that explains best what is wrong."""
+        """Try the answer; raise the Finding that explains the error best."""
         judge.take(answer, layers.__name__, self.module)
         seed = looking.fresh_seed()
         looks = looking.Looks(
@@ -125,13 +125,13 @@ class Declared:
     def _gradients(self, one: Seen) -> None:
         for rank, report in enumerate(one.reports):
             if report["grads"] is None:
-                raise self._say("no way back", rank=rank, when=one.when)
+                raise self._say("no gradient", rank=rank, when=one.when)
         names = self.layer.trained
         wrong = [name for name in names if not all_near(one.seen(name), one.gradients(name))]
         if not wrong:
             return
         listed = agreement.listed(wrong)
-        head = f"The output is right, the gradient of {listed} is not ({one.when}). "
+        head = f"The output is correct, but the gradient of {listed} is wrong ({one.when}). "
         for entry, about, gives in self.gradients:
             meant = about.split() if about else wrong
             if not set(meant) <= set(wrong):
@@ -155,8 +155,9 @@ class Declared:
             there, back = dict(forward["ops"]), dict(backward["ops"])
             over = [op for op, most in self.budget.beside.items() if back.pop(op, 0) > most]
             head = (
-                f"Values and gradients are right. Rank {rank} sends {counted(forward['ops'])} "
-                f"forward and {counted(backward['ops'])} backward, {one.when}. "
+                f"Values and gradients are correct. Rank {rank} sends {counted(forward['ops'])} "
+                f"in the forward pass and {counted(backward['ops'])} in the backward pass "
+                f"({one.when}). "
             )
             if there not in self.budget.forward or back not in self.budget.backward:
                 fits = (entry for entry, sent in self.budget.wirings if sent(there, back))
@@ -190,7 +191,7 @@ class Declared:
                     raise looking.another_step(one, rank, step)
 
     def _at_once(self, answer: Answer, judge: Judge, seed: int) -> None:
-        """Try layers that are alive together, of other sizes and dtypes, one in its own group."""
+        """Try several layers at once with other sizes and dtypes, one in a one-rank group."""
         when = _AT_ONCE.format(count=len(self.uses))
         given = (self.module, [tuple(use) for use in self.uses], seed)
         try:
@@ -198,15 +199,15 @@ class Declared:
         except Finding as finding:
             if finding.name not in _BROKEN:
                 raise
-            raise self._say("two at once", what=finding.text) from None
+            raise self._say("several calls at once", what=finding.text) from None
         for number, (sizes, dtype, alone) in enumerate(self.uses):
             mine = [report[number] for report in reports]
             for group in [[report] for report in mine] if alone else [mine]:
                 one = Seen(self.layer, sizes, seed + number, group, when)
                 self._dtype(one, dtype)
                 if not _first_step_right(one, looking.TOLERANCE if dtype == "float64" else SINGLE):
-                    what = f"The one of {dtype} with {_in_words(sizes)} is not right."
-                    raise self._say("two at once", what=what)
+                    what = f"The {dtype} layer with {_in_words(sizes)} is wrong."
+                    raise self._say("several calls at once", what=what)
 
     def _dtype(self, one: Seen, dtype: str) -> None:
         for rank, report in enumerate(one.reports):

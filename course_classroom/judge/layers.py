@@ -1,7 +1,7 @@
-"""Layers over ranks as exercises declare them: an interface in the notation, and one process.
+"""Layers over ranks as exercises declare them: an interface in the notation, and a reference.
 
-From the declaration follow what each rank is given, what it should give back and which part of each
-gradient is its own; the trial that runs on the judge's ranks stands here too. From lesson 04 on.
+The declaration determines each rank's inputs, its expected output and its part of each gradient.
+This module includes the trial on the judge's ranks. From lesson 04 on.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from course_lib.layout.notation import Layout, Statement
 from course_lib.memory.lifetimes import StorageWatch
 
 STEPS = 2
-PATIENCE = 20  # times 10 ms: a backend may hold the copy that it made for a message a moment longer
+PATIENCE = 20  # times 10 ms, because a backend may hold its copy of a message a moment longer
 Sizes = Mapping[str, int]
 
 
 class Use(NamedTuple):
-    """One of several layers that are alive at once; each has numbers of its own."""
+    """One of several layers that are alive at once, each with different values."""
 
     sizes: Sizes
     dtype: str = "float64"
-    alone: bool = False  # in a group of this rank alone
+    alone: bool = False  # in a group with only this rank
 
 
 class Numbers(NamedTuple):
-    """Whole tensors by name: the parameters, what else goes in at each step, what comes back."""
+    """Full tensors by name: the parameters, and each step's other inputs and output gradient."""
 
     parameters: dict[str, Tensor]
     fresh: list[dict[str, Tensor]]
@@ -52,18 +52,18 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """`answer(*inputs, *also, group)` is `dense(*inputs)`, sharded as `text` says."""
+    """A layer whose `answer(*inputs, *also, group)` is `dense(*inputs)`, sharded as in `text`."""
 
-    text: str  # "x[b, h] weight[f@tp, h] -> y[b, f@tp]": x is new at each step, the rest is trained
+    text: str  # "x[b, h] weight[f@tp, h] -> y[b, f@tp]": x is new at each step, others are trained
     dense: Callable[..., Tensor]
-    fixed: tuple[str, ...] = ()  # inputs that are new at each step as well, and have no gradient
-    grows: Sizes = field(default_factory=dict)  # by how much a dim differs from step to step
-    # How many of a dim each rank has, from its size and n, where that is not `cut`.
+    fixed: tuple[str, ...] = ()  # inputs that are also new at each step but have no gradient
+    grows: Sizes = field(default_factory=dict)  # growth of a dim from step to step
+    # Lengths of a dim by rank, from its size and n, if they differ from `cut`.
     shares: Mapping[str, Callable[[int, int], list[int]]] = field(default_factory=dict)
-    also: Callable[[Sizes, int], tuple] = lambda sizes, n: ()  # what the answer is given besides
+    also: Callable[[Sizes, int], tuple] = lambda sizes, n: ()  # further arguments of the answer
     drawn: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
     rate: float = 0.1
-    counts_wide: bool = False  # whether tensors as large as the whole x are counted
+    counts_wide: bool = False  # whether tensors as large as the full x are counted
 
     @cached_property
     def inputs(self) -> tuple[Layout, ...]:
@@ -79,15 +79,15 @@ class Layer:
 
     @cached_property
     def trained(self) -> list[str]:
-        """The inputs with a gradient, x the first of them."""
+        """Return the inputs with a gradient, x first."""
         return [name for name in self.names if name not in self.fixed]
 
     def at(self, sizes: Sizes, step: int) -> dict[str, int]:
-        """The sizes of a step."""
+        """Return the sizes of all dims in a step."""
         return {dim: size + step * self.grows.get(dim, 0) for dim, size in sizes.items()}
 
     def numbers(self, sizes: Sizes, seed: int) -> Numbers:
-        """The same on every rank, and on the judge."""
+        """Draw the values, which are identical on every rank and in the judge's process."""
         made = torch.Generator().manual_seed(seed)
 
         def some(layout: Layout, step: int) -> Tensor:
@@ -105,11 +105,11 @@ class Layer:
         return Numbers(parameters, fresh, [some(self.out, step) for step in range(STEPS)])
 
     def lengths(self, dim: str, size: int, n: int) -> list[int]:
-        """How many of a sharded dim each rank has."""
+        """Return the length of a sharded dim on each rank."""
         return self.shares.get(dim, cut)(size, n)
 
     def part(self, name: str, whole: Tensor, n: int, rank: int) -> Tensor:
-        """What a rank has of a tensor, or of its gradient, which lies as the tensor does."""
+        """Return a rank's shard of a tensor or of its gradient, which has the same layout."""
         (layout,) = (one for one in (*self.inputs, self.out) if one.name == name)
         for place, dim in enumerate(layout.dims):
             if dim.axes:
@@ -119,7 +119,7 @@ class Layer:
     def leaves(
         self, whole: Mapping[str, Tensor], n: int, rank: int, dtype: torch.dtype = torch.float64
     ) -> dict[str, Tensor]:
-        """What a rank is given, by name."""
+        """Return a rank's shards of the inputs by name."""
         parts = {name: self.part(name, tensor, n, rank) for name, tensor in whole.items()}
         return {
             name: part.to(dtype, copy=True).contiguous().requires_grad_(name not in self.fixed)
@@ -127,14 +127,14 @@ class Layer:
         }
 
     def empty(self, sizes: Sizes, n: int) -> list[int]:
-        """The ranks that hold nothing of some dim."""
+        """Return the ranks on which some sharded dim is empty."""
         dims = {dim.name for layout in self.inputs for dim in layout.dims if dim.axes}
         shares = [self.lengths(dim, sizes[dim], n) for dim in dims]
         return [rank for rank in range(n) if any(not share[rank] for share in shares)]
 
 
 class Seen:
-    """Steps of the answer on a group, beside those of one process."""
+    """Steps of the answer on a group, with the steps of one process for comparison."""
 
     def __init__(self, layer: Layer, sizes: Sizes, seed: int, reports: list[dict], when: str):
         self.layer, self.sizes, self.reports, self.when = layer, sizes, reports, when
@@ -148,16 +148,16 @@ class Seen:
         return self.layer.part(name, whole, self.n, rank)
 
     def cut(self, name: str, whole: Tensor) -> list[Tensor]:
-        """What each rank has of a whole tensor that lies as `name` does."""
+        """Return the ranks' shards of a full tensor with the layout of `name`."""
         return [self.part(name, whole, rank) for rank in self.ranks]
 
     def shards(self, rank: int) -> list[Tensor]:
-        """What a rank is given in the first step."""
+        """Return a rank's inputs in the first step."""
         return [self.part(*one, rank) for one in zip(self.layer.names, self.inputs, strict=True)]
 
     @cached_property
     def steps(self) -> list[tuple[Tensor, dict[str, Tensor]]]:
-        """Of one process, for each step: the output and the gradients."""
+        """Return the output and the gradients of one process for each step."""
         weights, trained, found = self.numbers.parameters, self.layer.trained, []
         for fresh, dy in zip(self.numbers.fresh, self.numbers.dys, strict=True):
             given = {name: t.detach().clone() for name, t in {**weights, **fresh}.items()}
@@ -169,15 +169,15 @@ class Seen:
         return found
 
     def outputs(self, step: int = 0) -> list[Tensor]:
-        """What each rank should give."""
+        """Return the expected output of each rank."""
         return self.cut(self.layer.out.name, self.steps[step][0])
 
     def gradients(self, name: str, step: int = 0) -> list[Tensor]:
-        """What each rank should have of a gradient: it lies as its tensor does."""
+        """Return the expected gradient of each rank, in the layout of its tensor."""
         return self.cut(name, self.steps[step][1][name])
 
     def seen(self, name: str, step: int = 0) -> list[Tensor | None]:
-        """What each rank has of a gradient; none at all stands for zeros where those are right."""
+        """Return the gradient of each rank; None counts as zeros if the right gradient is zero."""
         right = self.gradients(name, step)
         steps = [report["steps"][step] if "steps" in report else report for report in self.reports]
         found = [(one["grads"] or {}).get(name) for one in steps]
@@ -185,12 +185,12 @@ class Seen:
         return [r if one is None and not r.any() else one for one, r in pairs]
 
     def about(self) -> dict:
-        """What words may be filled in with."""
+        """Return the values for placeholders in texts."""
         return {"when": self.when, "n": self.n, **self.sizes}
 
 
 def run(function: Callable, group: Group, module: str, sizes: Sizes, seed: int) -> dict:
-    """Train the answer for some steps with this rank's parts; what came back in each."""
+    """Train the answer for some steps with this rank's shards; return each step's results."""
     layer, n, rank = _layer(module), group.size(), group.rank()
     made = layer.numbers(sizes, seed)
     parameters = layer.leaves(made.parameters, n, rank)
@@ -219,7 +219,7 @@ def _step(
     dy: Tensor,
     wide: int | None,
 ) -> dict:
-    """One forward and, where something came back that leads back, one backward."""
+    """Run one forward pass and, if the output requires a gradient, one backward pass."""
     before, given = [leaf.detach().clone() for leaf in leaves.values()], deepcopy(also)
     with contextlib.nullcontext() if wide is None else StorageWatch() as memory:
         out, forward = bench.watched(lambda: function(*leaves.values(), *given, group))
@@ -231,10 +231,10 @@ def _step(
 
 
 def _back(out: object, leaves: Mapping[str, Tensor], dy: Tensor, group: Group) -> dict:
-    """What came back and, where it leads back on all ranks, the gradients of one backward."""
+    """Describe the output and, if it requires a gradient on all ranks, the input gradients."""
     report = {**bench.described(out), "out": None, "grads": None, "backward": None}
     alike = bench.plain(out) and out.dtype == dy.dtype and out.numel() == dy.numel()
-    fits = alike and (out.shape == dy.shape or not dy.shape)  # one number in whatever shape
+    fits = alike and (out.shape == dy.shape or not dy.shape)  # a single number may have any shape
     if fits:
         report["out"] = out.detach().double().clone().reshape(dy.shape)
     if agreed(fits and out.requires_grad, group):
@@ -245,7 +245,7 @@ def _back(out: object, leaves: Mapping[str, Tensor], dy: Tensor, group: Group) -
 
 
 def at_once(function: Callable, group: Group, module: str, uses: Sequence, seed: int) -> list[dict]:
-    """Layers that are alive together: all forwards first, then all backwards."""
+    """Run layers that are alive together: all forward passes first, then all backward passes."""
     layer, own, made = _layer(module), alone_in_a_group(), []
     for number, (sizes, dtype, alone) in enumerate(uses):
         kind, where = getattr(torch, dtype), own if alone else group
@@ -262,12 +262,12 @@ def at_once(function: Callable, group: Group, module: str, uses: Sequence, seed:
 
 
 def agreed(fine: bool, group: Group) -> bool:
-    """Whether all ranks can go on; where one cannot, none does, and none waits for it."""
+    """Return True if all ranks can continue, or False on all ranks, so that no rank waits."""
     return bool(all_gather(torch.tensor([int(fine)]), group).all())
 
 
 def alone_in_a_group() -> dist.ProcessGroup:
-    """A group of this rank alone; every rank of the world has to call this."""
+    """Create a group with only this rank; every rank of the world has to call this."""
     return [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
 
 
@@ -276,7 +276,7 @@ def _layer(module: str) -> Layer:
 
 
 def _alive(memory: StorageWatch, least: int) -> int:
-    """How many storages of `least` bytes or more are left."""
+    """Return the number of live storages of at least `least` bytes."""
     for _ in range(PATIENCE):
         found = sum(one.nbytes() >= least for one in memory.made_and_alive())
         if found <= 1:

@@ -1,6 +1,6 @@
-"""Calls that were left out: the wait of an asynchronous one, or a collective by an empty rank.
+"""Omitted calls: the wait for an asynchronous call, or a collective on a rank without data.
 
-Both may go well by luck, or end in words about something else; so they are looked for by name. From
+Either omission may go unnoticed or cause an unrelated error, so both are detected by name. From
 lesson 01 on.
 """
 
@@ -21,7 +21,7 @@ _CALLERS = re.compile(r"ranks? ([\d, ]+) calls? ")
 
 
 def refuse_unawaited(answer: Answer, pull: Callable[[str], list[list[str]]], when: str) -> None:
-    """A Finding where a call of the trial was begun and never waited for, even if all went well."""
+    """Raise a Finding if a call of the trial was never waited for, even with right results."""
     text = "\n".join(answer.cells)
     if not _STARTS.search(text) or _OTHER_WAITS.search(text):
         return
@@ -31,7 +31,7 @@ def refuse_unawaited(answer: Answer, pull: Callable[[str], list[list[str]]], whe
 
 
 def refuse_by_empty(facts: Sequence[Fact], empty: Sequence[int], when: str) -> None:
-    """A Finding where the ranks that hold nothing, and they alone, left a collective out."""
+    """Raise a Finding if exactly the ranks with empty shards omitted a collective."""
     if not empty:
         return
     waiting = [fact for fact in facts if fact.kind in ("waited", "transport", "unanswered")]

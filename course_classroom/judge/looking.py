@@ -1,7 +1,7 @@
-"""Look at the trials of an answer: one order of looks, and wrong ideas known by what they give.
+"""Looks at the trials of an answer in a fixed order, with wrong ideas recognised by value.
 
-A lesson's check says what each look means for its exercise; the order and the common findings stand
-here. Every check of a function that runs on ranks, from lesson 06 on.
+A lesson's check defines each look for its exercise; the order and the common findings are here.
+Every check of a function on ranks uses this module, from lesson 06 on.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from course_classroom.judge.words import Words
 
 @dataclass
 class Misses:
-    """What the comparisons with `near` that missed have met."""
+    """A record of the failed comparisons with `near`."""
 
     kinds: list[str] = field(default_factory=list)  # dtypes that were too narrow
-    off: bool = False  # a value was further from the right one than any rounding takes it
+    off: bool = False  # a value was further off than rounding explains
 
 
 _misses: ContextVar[Misses | None] = ContextVar("misses", default=None)
-TOLERANCE, ITEM = 1e-10, 8  # of a float64: relative and absolute, and its bytes
+TOLERANCE, ITEM = 1e-10, 8  # for float64: relative and absolute tolerance, and bytes
 Value = Tensor | float | None
-THREE, TWO = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
+THREE, TWO = [0, 1, 2], [1, 2]  # two must not be the notebook's first two ranks
 
 
 class Trial(Protocol):
-    """One run of an answer on a group: what each rank reports, and where it was, in words."""
+    """One run of an answer on a group: each rank's report, and a description of the trial."""
 
     reports: list[dict]
     when: str
@@ -48,14 +48,14 @@ Look = Callable[[Trial], None]
 
 
 def _pass(trial: Trial) -> None:
-    """The look of an exercise that has nothing to look at here."""
+    """Accept any trial, for exercises that omit this look."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """What to look at in a trial, in the order of the fields; each raises a Finding or returns.
+    """The looks at a trial, in the order of the fields; each raises a Finding or returns.
 
-    What comes later is only worth a word where what comes earlier is right.
+    A later look is only useful if all earlier looks pass.
     """
 
     returned: Look = _pass
@@ -68,10 +68,10 @@ class Looks:
     later_steps: Look = _pass
 
     def at(self, answer: Answer, trials: Iterable[Trial], first_alone: bool = False) -> None:
-        """Look at the values of every trial, then at the gradients of every one, and so on.
+        """Look at the values of every trial, then at the gradients of every trial, and so on.
 
-        Trials are made as they are asked for: an answer that gives a wrong value is tried no more,
-        and `first_alone` looks at all of the first trial before that is said.
+        Trials run on demand, so a wrong value ends them. With `first_alone`, the other looks at a
+        right first trial precede the report of a wrong later trial.
         """
         right: list[Trial] = []
         for trial in trials:
@@ -92,7 +92,7 @@ class Looks:
 
 
 class Idea(NamedTuple):
-    """A wrong idea by its name, words for who has it, and what it gives on each rank."""
+    """A wrong idea: its name, its text, and its values on each rank."""
 
     name: str
     text: str
@@ -102,23 +102,23 @@ class Idea(NamedTuple):
 def ideas(
     says: Words, gives: Mapping[str, Sequence] | Iterable[tuple[str, Sequence]], **about: object
 ) -> Iterator[Idea]:
-    """Ideas by their entries in `says`, with what each gives on each rank, in this order."""
+    """Yield ideas by their entries in `says`, with their values on each rank, in order."""
     for entry, given in gives.items() if isinstance(gives, Mapping) else gives:
         yield Idea(*says.of(entry, **about), given)
 
 
 def recognise(seen: Sequence, ideas: Iterable[Idea]) -> Idea | None:
-    """The first idea that gives, on every rank, what was seen there."""
+    """Return the first idea that gives the observed values on every rank."""
     return next((idea for idea in ideas if explains(idea, seen)), None)
 
 
 def explains(idea: Idea, seen: Sequence) -> bool:
-    """Whether an idea gives, on every rank, what was seen there."""
+    """Return True if an idea gives the observed values on every rank."""
     return all_alike(seen, idea.gives) or _explains_rounded(idea, seen)
 
 
 def _explains_rounded(idea: Idea, seen: Sequence) -> bool:
-    """Whether it does but for rounding, where what was wanted is further away than that."""
+    """Return True if an idea fits up to rounding, and the right values are further away."""
     misses = _misses.get()
     if not (misses and misses.off) or len(seen) != len(idea.gives):
         return False
@@ -129,7 +129,7 @@ def _explains_rounded(idea: Idea, seen: Sequence) -> bool:
 
 
 def refuse_idea(seen: Sequence, ideas: Iterable[Idea], when: str, head: str = "") -> None:
-    """Raise the Finding of the idea that gives what was seen, if one does."""
+    """Raise the Finding of an idea that gives the observed values, if there is one."""
     idea = recognise(seen, ideas)
     if idea:
         raise Finding(idea.name, f"{head}{idea.text} ({when}.)")
@@ -143,10 +143,10 @@ def refuse_general(
     sizes: Mapping[str, int] | None = None,
     what: str = "result",
 ) -> None:
-    """Raise the Finding of a mistake that any exercise may meet; call it after the exercise's own.
+    """Raise the Finding of a general mistake; call it after the exercise's own looks.
 
-    `seen` and `right` hold one tensor or number for each rank of the group. `sizes` are what a mean
-    may be taken over, beside the ranks: `{"rows": 5}`; a size that is met twice names nothing.
+    `seen` and `right` hold one tensor or number for each rank of the group. `sizes` are other
+    counts over which a mean is possible, such as `{"rows": 5}`; repeated sizes are not named.
     """
     found = general.recognised(seen, right, {"ranks": len(right), **(sizes or {})}, alike, what)
     if found:
@@ -154,8 +154,8 @@ def refuse_general(
 
 
 def near(seen: Value, wanted: Value) -> bool:
-    """Whether a value is `alike` what is wanted. A miss is noted: the frame says where rounding
-    is all that is wrong. Hold a value against anything else with `alike`."""
+    """Return True if a value and the right value are `alike`. A miss is recorded, so that the frame
+    can report rounding as the only error. For other comparisons use `alike`."""
     if alike(seen, wanted):
         return True
     misses = _misses.get()
@@ -167,8 +167,8 @@ def near(seen: Value, wanted: Value) -> bool:
 
 
 def alike(seen: Value, other: Value, tolerance: float = TOLERANCE) -> bool:
-    """Whether two are equal to rounding; a NaN is like a NaN, an infinity like itself, and nothing
-    at all like nothing at all."""
+    """Return True if two values are equal up to rounding; NaN equals NaN, an infinity equals
+    itself, and None equals None."""
     if seen is None or other is None:
         return seen is other
     seen, other = _tensors(seen, other)
@@ -193,13 +193,13 @@ def _comparable(seen: Tensor, other: Tensor) -> bool:
 
 
 def _plain(x: Tensor) -> bool:
-    """Whether it holds numbers that can be looked at: not sparse, not on meta, not complex."""
+    """Return True for a tensor of readable real numbers: strided, not on meta, not complex."""
     return x.layout == torch.strided and x.device.type != "meta" and not x.is_complex()
 
 
 @contextlib.contextmanager
 def rounded() -> Iterator[Misses]:
-    """The dtypes through which values went, by all comparisons with `near` that missed inside."""
+    """Collect the failed comparisons with `near` inside the `with` block."""
     misses = Misses()
     token = _misses.set(misses)
     try:
@@ -209,41 +209,41 @@ def rounded() -> Iterator[Misses]:
 
 
 def all_near(seen: Sequence, wanted: Sequence) -> bool:
-    """Whether as many are there as are wanted, each near its own; every miss is noted."""
+    """Return True if the lengths agree and each value is near its right value; record misses."""
     misses = [k for k, pair in enumerate(zip(seen, wanted, strict=False)) if not near(*pair)]
     return len(seen) == len(wanted) and not misses
 
 
 def all_alike(seen: Sequence, others: Sequence) -> bool:
-    """The same, held against what is not wanted."""
+    """Return True if the lengths agree and all pairs are alike; record no misses."""
     return len(seen) == len(others) and all(map(alike, seen, others))
 
 
 def refuse_changed(trial: Trial, what: str) -> None:
-    """A Finding where the answer wrote into what it was given: `what`, in words."""
+    """Raise a Finding if the answer changed its inputs, which `what` describes."""
     for rank, report in enumerate(trial.reports):
         if report["changed"]:
             raise general.SAYS("input changed", what=what, rank=rank, when=trial.when)
 
 
-def another_step(trial: Trial, rank: int, step: int, name: str = "another second step") -> Finding:
-    """The Finding of an answer that is right in the first step alone."""
+def another_step(trial: Trial, rank: int, step: int, name: str = "wrong second step") -> Finding:
+    """Return the Finding for an answer that is right only in the first step."""
     about = {"step": step + 1, "rank": rank, "when": trial.when}
-    return Finding(name, general.SAYS.of("another second step", **about)[1])
+    return Finding(name, general.SAYS.of("wrong second step", **about)[1])
 
 
 def came_back(report: Mapping) -> str:
-    """What an answer returned, in words."""
+    """Describe the result that an answer returned."""
     if report["shape"] is None:
         return f"a {report['kind']}"
     return f"a tensor of shape {report['shape']} and dtype {report['dtype']}"
 
 
 def counted(ops: Mapping[str, int]) -> str:
-    """How many messages of each kind, in words."""
+    """Count the messages of each kind, in words."""
     return " and ".join(f"{count} {op}" for op, count in ops.items()) or "nothing"
 
 
 def fresh_seed() -> int:
-    """A seed for the numbers of one check: no answer can know them."""
+    """Return a seed for one check that no answer can know."""
     return int.from_bytes(os.urandom(3), "big")

@@ -1,4 +1,4 @@
-"""A learner's slip, told in one sentence: a mistyped name or number needs no traceback.
+"""Learners' slips, reported in one sentence: a mistyped name or number needs no traceback.
 
 The functions that a notebook calls are marked with `plainly`; lesson 00 uses the first of them.
 """
@@ -15,7 +15,7 @@ Function = TypeVar("Function", bound=Callable)
 
 
 def plainly(function: Function) -> Function:
-    """Let a notebook show the sentence of an error, and not the lines of ours that led to it."""
+    """Make a notebook show only an error's sentence, without the course's lines of a traceback."""
 
     @functools.wraps(function)
     def said(*args: object, **kwargs: object) -> object:
@@ -32,6 +32,6 @@ def plainly(function: Function) -> Function:
 
 
 def meant(name: object, known: Collection[str]) -> str:
-    """The names that are close to a mistyped one, as a question; empty where none is."""
+    """Return a question that suggests names similar to a mistyped name, or an empty string."""
     near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

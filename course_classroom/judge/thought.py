@@ -1,7 +1,7 @@
-"""Thought questions with a number: what is right, what each wrong idea would give, what a unit is.
+"""Thought questions about numbers: right answers, the numbers of wrong ideas, and units.
 
 The right numbers come from formulas, never from a table of results, and are never shown. Lesson 01
-asks the first.
+asks the first question.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course_classroom.judge.finding import Finding
 from course_classroom.judge.words import Words
 from course_classroom.ranks.agreement import listed
 
-CLOSE = 0.005  # relative: three digits are enough
+CLOSE = 0.005  # relative; three digits are enough
 _FACTORS = {1e3: "a thousand", 1e6: "a million", 1e9: "a billion", 8.0: "eight"}
 
 
@@ -27,7 +27,7 @@ _FACTORS = {1e3: "a thousand", 1e6: "a million", 1e9: "a billion", 8.0: "eight"}
 class Thought:
     """A question answered by a dictionary of numbers; `judge` raises a Finding or returns."""
 
-    name: str  # the variable that the learner fills
+    name: str  # the variable that the learner fills in
     title: str
     points: int
     fields: tuple[Hashable, ...]
@@ -37,7 +37,7 @@ class Thought:
 
 
 class Mistake(NamedTuple):
-    """A wrong idea: its name, what to say to it, and the numbers that it leads to."""
+    """A wrong idea: its name, its text, and its numbers."""
 
     name: str
     text: str
@@ -45,63 +45,62 @@ class Mistake(NamedTuple):
 
 
 def blanks(thought: Thought, given: object) -> list[Hashable]:
-    """The fields that hold nothing yet; all of them where there is no dictionary at all."""
+    """Return the empty fields, or all fields if there is no dictionary."""
     if given is None or given is ...:
         return list(thought.fields)
     if not isinstance(given, Mapping):
         raise Finding(
             "not a dictionary",
-            f"`{thought.name}` is a {type(given).__name__} now; keep the dictionary of the cell "
-            f"and write a number in the place of each `...`.",
+            f"`{thought.name}` is a {type(given).__name__} now. Keep the dictionary of the cell "
+            "and replace each `...` by a number.",
         )
     return [f for f in thought.fields if f not in given or given[f] is ... or given[f] is None]
 
 
 def as_numbers(thought: Thought, given: Mapping) -> dict[Hashable, float]:
-    """The learner's numbers as floats, whatever type of number they are."""
+    """Return the learner's numbers of any type as floats."""
     return {name: _as_number(f"{thought.name}[{name!r}]", given[name]) for name in thought.fields}
 
 
 def _as_number(where: str, given: object) -> float:
     number = math.nan
-    with contextlib.suppress(Exception):  # text, no data, or whatever an object does when asked
+    with contextlib.suppress(Exception):  # text, no data, or an error of the object
         number = as_float(given)
     if math.isfinite(number):
         return number
     raise Finding(
         "not a number",
-        f"`{where}` is {_shown(given)}, and a number is wanted, without its unit{_advice(given)}.",
+        f"`{where}` is {_shown(given)}, but it must be a number without its unit{_advice(given)}.",
     )
 
 
 def as_float(given: object) -> float:
-    """Any kind of real number, or a tensor or array with one in it, as a float; or a TypeError."""
+    """Return a real number, or a one-element tensor or array, as a float, or raise a TypeError."""
     value = given.item() if isinstance(getattr(given, "ndim", None), int) else given
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
-        raise TypeError(f"{type(value).__name__} is no real number")
+        raise TypeError(f"{type(value).__name__} is not a real number")
     return float(value)
 
 
 def _advice(given: object) -> str:
-    """What to write instead, where that can be told."""
+    """Return a suggested correction, or an empty string if there is none."""
     if isinstance(given, str):
         found = re.findall(r"[-+]?\d+(?:\.\d+)?", given)
         return f" and without quotes: write {found[0]}" if len(found) == 1 else ""
     if isinstance(given, list | tuple | set):
-        return ": one number, not a collection of them"
+        return ": one number, not a collection of numbers"
     return ""
 
 
 class Model(Protocol):
-    """A way of counting, as a dataclass whose fields are the counts."""
+    """A counting model, which is a dataclass whose fields are the counts."""
 
     def answers(self) -> dict: ...
 
 
 def counted(says: Words, right: Model, ideas: Mapping[str, Mapping]) -> tuple[Mistake, ...]:
-    """Wrong ideas as other counts in one model: each by its entry in `says`, the counts that it
-    changes, and the numbers that come out different. First those about few numbers, which say more
-    about these."""
+    """Return wrong ideas that change counts of one model: each has its entry in `says` and the
+    numbers that differ. Ideas that change few numbers come first because they are more specific."""
     known, found = right.answers(), []
     for entry, counts in ideas.items():
         theirs = replace(right, **counts).answers()
@@ -113,7 +112,7 @@ def counted(says: Words, right: Model, ideas: Mapping[str, Mapping]) -> tuple[Mi
 def named(
     says: Words, ideas: Mapping[str, Mapping] | Iterable[tuple[str, Mapping]], **about: object
 ) -> tuple[Mistake, ...]:
-    """Wrong ideas, each by its entry in `says` and the numbers that it leads to."""
+    """Return wrong ideas by their entries in `says`, with their numbers."""
     pairs = ideas.items() if isinstance(ideas, Mapping) else ideas
     return tuple(Mistake(*says.of(entry, **about), values) for entry, values in pairs)
 
@@ -121,7 +120,7 @@ def named(
 def held_against(
     right: Mapping[Hashable, float] | Model, mistakes: tuple[Mistake, ...], **how: bool
 ) -> Callable[[Mapping[Hashable, float]], None]:
-    """The `judge` of a question that is all `compare`."""
+    """Return the `judge` function of a question that only needs `compare`."""
     known = right if isinstance(right, Mapping) else right.answers()
     return lambda given: compare(given, known, mistakes, **how)
 
@@ -133,47 +132,47 @@ def compare(
     apart: bool = False,
     units: bool = True,
 ) -> None:
-    """Raise the Finding that explains best what differs from `right`.
+    """Raise the Finding that best explains the difference from `right`.
 
-    Where each field is a question `apart`, several of the mistakes may have been made at once.
-    Without `units`, a factor of eight or a thousand has no meaning of its own.
+    If `apart`, each field is a separate question, so several mistakes are possible at once. Without
+    `units`, a factor of eight or a thousand has no special meaning.
     """
     wrong = [name for name in right if not close(given[name], right[name])]
     if not wrong:
         return
-    rest = "" if len(wrong) == len(right) else " The rest is right."
+    rest = "" if len(wrong) == len(right) else " The other values are correct."
     told = _listed(wrong)
     explained = [[name for name in wrong if explains(m, name, given[name])] for m in mistakes]
     for mistake, about in zip(mistakes, explained, strict=True):
         if about == wrong:
-            more = f" That is in {told}.{rest}" if rest else ""
+            more = f" This concerns {told}.{rest}" if rest else ""
             raise Finding(mistake.name, mistake.text + more)
     for factor, word in _FACTORS.items() if units else ():
         for scale, larger in ((factor, "large"), (1 / factor, "small")):
             if all(close(given[name], right[name] * scale) for name in wrong):
                 what = f"{told} {'are' if wrong[1:] else 'is'} too {larger} by {word}"
-                raise Finding("unit", f"{what}: look at the unit asked for.{rest}")
+                raise Finding("unit", f"{what}. Look at the unit asked for.{rest}")
     if apart:
         _refuse_each(given, wrong, mistakes)
     for mistake, about in zip(mistakes, explained, strict=True):
         if len(about) > max(1, len(wrong) / 2):
             more = _listed([name for name in wrong if name not in about])
-            text = f"{mistake.text} That is in {_listed(about)}; {more} is not right either."
+            text = f"{mistake.text} This concerns {_listed(about)}, but {more} is wrong too."
             raise Finding(mistake.name, text)
-    raise Finding("wrong number", f"Not right: what you have for {told}.{rest}")
+    raise Finding("wrong number", f"Your value of {told} is wrong.{rest}")
 
 
 def _refuse_each(given: Mapping, wrong: list[Hashable], mistakes: tuple[Mistake, ...]) -> None:
-    """A Finding with the idea behind each wrong field, where at least one has an idea behind it.
+    """Raise a Finding with the idea for each wrong field, if at least one is explained.
 
-    One idea may explain several fields: its sentence is said once, for all of them.
+    If one idea explains several fields, its sentence appears once for all these fields.
     """
     named: set[str] = set()
-    about: dict[str, list[Hashable]] = {}  # what is said → the fields it is said of
+    about: dict[str, list[Hashable]] = {}  # text → fields that it explains
     for name in wrong:
         idea = next((m for m in mistakes if explains(m, name, given[name])), None)
         named |= {idea.name} if idea else set()
-        about.setdefault(idea.text if idea else "not right.", []).append(name)
+        about.setdefault(idea.text if idea else "wrong.", []).append(name)
     if not named:
         return
     text = "\n".join(f"{_listed(names)}: {said}" for said, names in about.items())
@@ -185,18 +184,18 @@ def _listed(names: list[Hashable]) -> str:
 
 
 def explains(mistake: Mistake, name: Hashable, value: float) -> bool:
-    """A mistake need not say something about every field."""
+    """Return True if a mistake explains a field's value; a mistake need not cover every field."""
     return name in mistake.values and close(value, mistake.values[name])
 
 
 def close(a: float, b: float) -> bool:
-    """Whether two numbers are the same to three digits; nothing is close to a NaN."""
+    """Return True if two numbers agree to three digits; nothing is close to a NaN."""
     return math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-12)
 
 
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # whatever a learner's object does when it is asked for its text
+    except Exception:  # any error of a learner's object in repr
         text = ""
     return text if 0 < len(text) <= 40 else f"of type {type(value).__name__}"

@@ -1,8 +1,7 @@
-"""Whether what a check measures with is still what it was: no part of it replaced by an answer.
+"""Protection of a check's tools: detection of parts that an answer has replaced.
 
-An answer runs in the process that measures it, where `dist.all_reduce = mine` reaches everybody,
-and so does `math.isclose = mine`.
-From lesson 01 on.
+An answer runs in the process that measures it, so `dist.all_reduce = mine` or `math.isclose = mine`
+affects all code in that process. From lesson 01 on.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 KEPT, SET = "__untouched__", "__untouched_settings__"
-SETTINGS = {  # what sets them, and what is set
+SETTINGS = {  # the function that sets it, and the current value
     "torch.set_default_dtype": torch.get_default_dtype,
     "torch.set_default_device": torch.get_default_device,
 }
@@ -38,7 +37,7 @@ _OURS = (
     "course_lib.ledger.torch_calls",
 )
 _OURS += ("course_lib.ledger", "course_lib.memory", "course_lib.ranks", "course_lib.collectives")
-# The checks compute with them, in the process where the answer runs as well.
+# The checks compute with them, in the same process as the answer.
 _PYTHON = (builtins, collections, copy, functools, itertools, json, math, operator, random, re)
 _PYTHON += (random.Random, statistics)
 _TORCH = (torch, torch.Tensor, torch.linalg, torch.autograd, torch.autograd.graph, F, dist)
@@ -46,7 +45,7 @@ _TORCH += (dist.distributed_c10d, dist.ProcessGroup, nn.Module, nn.Parameter, to
 
 
 def keep(namespace: dict, modules: Iterable[str] = ()) -> None:
-    """Note every function and class of what is measured with, as it is before an answer comes."""
+    """Record every function and class of the measuring tools, before an answer runs."""
     ours = [importlib.import_module(name) for name in (*_OURS, *modules)]
     watched = (*_PYTHON, *_TORCH, *ours)
     namespace[KEPT] = [(it, _callables(it), frozenset(vars(it))) for it in watched]
@@ -54,11 +53,11 @@ def keep(namespace: dict, modules: Iterable[str] = ()) -> None:
 
 
 def replaced(namespace: dict) -> list[str]:
-    """The names of what an answer has set since, replaced, or taken away."""
+    """Return the names that an answer has set, replaced or removed since `keep`."""
     were = namespace.get(SET, {})
     found = [call for call, asked in SETTINGS.items() if call in were and asked() != were[call]]
     if found:
-        return found  # torch itself replaces some of its names then
+        return found  # torch itself then replaces some of its names
     for it, before, names in namespace.get(KEPT, ()):
         now = vars(it)
         gone = [name for name, was in before if now.get(name) is not was]

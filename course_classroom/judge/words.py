@@ -1,7 +1,6 @@
-"""What a check has to say stands on a page, as Markdown: hints, and each misconception's words.
+"""A check's texts on a Markdown page: its hints, and a text for each misconception.
 
-A check raises `SAYS("mean", n=3)` and says there nothing but which misconception it has met. From
-lesson 00 on.
+A check raises `SAYS("mean", n=3)` and only names the recognised misconception. From lesson 00 on.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _NUMBER = re.compile(r" #\d+$")
 
 
 class Words:
-    """Findings, an item of a list each: `- **name**: words`, and more paragraphs indented.
+    """Findings from a list with items `- **name**: words`; further paragraphs are indented.
 
-    `{n}` in the words is filled in where the entry is asked for. A name that has several wordings
-    stands as `name #1`, `name #2`; what a learner is told is the name alone.
+    `{n}` in the words is filled in when the entry is requested. A name with several wordings is
+    written as `name #1`, `name #2`; learners see only the name.
     """
 
     def __init__(self, findings: str):
@@ -31,19 +30,19 @@ class Words:
         for item in _items(findings):
             entry = _ENTRY.match(item)
             if not entry or entry[1] in self.entries:
-                raise ValueError(f"not one entry, `- **name**: words`: {item!r}")
+                raise ValueError(f"not one entry of the form `- **name**: words`: {item!r}")
             self.entries[entry[1]] = _text(entry[2])
 
     def __call__(self, entry: str, **about: object) -> Finding:
-        """The entry as a Finding, to be raised."""
+        """Return the entry as a Finding to raise."""
         return Finding(*self.of(entry, **about))
 
     def of(self, entry: str, **about: object) -> tuple[str, str]:
-        """Name and words of an entry."""
+        """Return the name and the text of an entry."""
         return name_of(entry), self.entries[entry].format(**about)
 
     def refuse(self, holds: Mapping[str, object], **about: object) -> None:
-        """Raise the first entry whose condition holds; `about` fills in the words of all."""
+        """Raise the first entry whose condition holds; `about` fills in its placeholders."""
         for entry, condition in holds.items():
             if condition:
                 raise self(entry, **about)
@@ -51,8 +50,8 @@ class Words:
     def refuse_each(
         self, reports: Iterable[Mapping], looks: Mapping[str, Look], **about: object
     ) -> None:
-        """Raise the first entry that is true of the first rank of which one is; the rank's report
-        fills in its words, where `about` does not."""
+        """Raise the first entry that is true for the first such rank; placeholders are filled from
+        `about`, then from the rank's report."""
         for rank, report in enumerate(reports):
             for entry, look in looks.items():
                 if look(report):
@@ -60,20 +59,21 @@ class Words:
 
 
 class Page(Words):
-    """An exercise's page beside its check: title, points, what is right, hints, findings.
+    """An exercise's page next to its check: title, points, text for a right answer, hints,
+    findings.
 
-    What several exercises share has a page of findings alone.
+    Texts that several exercises share have a page with only findings.
     """
 
     def __init__(self, check: str, name: str):
-        """`check` is the `__file__` of the check whose page this is."""
+        """Read the page of a check; `check` is the `__file__` of that check."""
         self.path = Path(check).with_name(f"{name}.md")
         head, *sections = re.split(r"^## ", self.path.read_text(encoding="utf-8"), flags=re.M)
         parts = dict(section.split("\n", 1) for section in sections)
         super().__init__(parts.get("Findings", ""))
         title, *right = head.removeprefix("# ").strip().split("\n\n")
         points = right and re.fullmatch(r"\*(\d+) points?\*", right.pop(0))
-        self.about = {  # an Exercise's or a Thought's fields
+        self.about = {  # fields of an Exercise or a Thought
             "name": self.path.stem,
             "title": title,
             "points": int(points[1]) if points else 0,
@@ -83,7 +83,7 @@ class Page(Words):
 
 
 def name_of(entry: str) -> str:
-    """What the learner is told of `mean #2`: `mean`."""
+    """ "mean #2" -> "mean", the name that a learner sees."""
     return _NUMBER.sub("", entry)
 
 
@@ -92,5 +92,5 @@ def _items(text: str) -> list[str]:
 
 
 def _text(paragraphs: str) -> str:
-    """Paragraphs of Markdown, a line each."""
+    """Join paragraphs of Markdown, one line each."""
     return "\n".join(" ".join(one.split()) for one in paragraphs.strip().split("\n\n"))

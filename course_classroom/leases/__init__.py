@@ -1,7 +1,7 @@
-"""Leases: who holds which GPUs, cores and memory of a node that several notebooks share.
+"""Leases: the GPUs, cores and memory of a shared node that each notebook holds.
 
-There is no daemon: a lease is a lock on a file, and the kernel of the operating system takes it
-back when the process ends, however that was. Lesson 00 shows what a notebook got; docs/ says more.
+There is no daemon. A lease is a lock on a file, which the operating system releases when the
+process ends for any reason. Lesson 00 shows a notebook's share, and docs/ has the details.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Claims: one file for each notebook's ranks, which says what they hold for as long as they live.
+"""Claims: a file for each group of ranks, which lists their resources while they run.
 
-A claim lives while its file is locked; the lock goes with the process that wrote it, and what is
-left is nobody's. Others' files are strangers' text: what does not parse does not count, and neither
-does a claim of more than the machine has.
+A claim is valid while its file is locked, and the lock ends with its process. Other users' files
+are untrusted, so a claim counts only if it parses and fits the machine.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from course_classroom.leases import folder as node
 from course_classroom.leases.machine import Machine
 
 _PREFIX, _LONGEST = "claim-", 65_536
-_LARGEST = 2**63  # of a number in a claim: what a machine counts with
+_LARGEST = 2**63  # maximum of a number in a claim
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What one group of ranks holds. `gpus` is None where it never asked for any."""
+    """The resources of one group of ranks. `gpus` is None if the group requested no GPU."""
 
     pid: int
     started: float
@@ -39,21 +38,21 @@ class Claim:
     user: str = ""  # from the file's owner, never from its text
 
     def is_mine(self) -> bool:
-        """Whether this very process holds it. Pid and start are text, which another user can write
-        as well; the file's owner is not."""
+        """Return True if this process holds the claim. Another user can forge pid and start time,
+        but not the file's owner."""
         mine = self.user == _user(os.geteuid()) and self.pid == os.getpid()
         return mine and abs(self.started - _started()) < 1
 
 
 def write(folder: Path, notebook: str, **held: object) -> tuple[Path, int]:
-    """Put a claim of this process into the folder: its file, and the open handle that keeps it
-    alive. Others need not know in which folder the notebook is."""
+    """Write a claim of this process, and return its file and the open handle that keeps it valid.
+    The notebook's folder is omitted, because other users need not know it."""
     facts = {"pid": os.getpid(), "started": _started(), "notebook": Path(notebook).name, **held}
     return node.new_locked(folder, _PREFIX, json.dumps(facts).encode())
 
 
 def living_here(machine: Machine) -> tuple[list[Claim], str]:
-    """All claims on this node, and what kept us from reading them, if anything did."""
+    """Return all claims on this node, and a reason if they could not be read."""
     folder = node.node_folder()
     try:
         with node.one_at_a_time(folder, create=False) as there:
@@ -63,8 +62,8 @@ def living_here(machine: Machine) -> tuple[list[Claim], str]:
 
 
 def living(folder: Path, machine: Machine) -> list[Claim]:
-    """Every claim whose process lives and that the machine can hold; those of the dead are removed
-    where we may. Of cores it counts for as many as there are."""
+    """Return every claim of a live process that the machine can satisfy, and remove claims of ended
+    processes if allowed. Cores count up to the machine's number."""
     found = []
     for path in sorted(folder.glob(f"{_PREFIX}*")):
         try:
@@ -76,7 +75,7 @@ def living(folder: Path, machine: Machine) -> list[Claim]:
             if claim.memory <= machine.memory:
                 found.append(replace(claim, cores=min(claim.cores, machine.cores)))
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            continue  # gone meanwhile, another user's to remove, or not a claim
+            continue  # gone meanwhile, removable only by its owner, or not a claim
     return found
 
 
@@ -85,8 +84,8 @@ def others(claims: Iterable[Claim]) -> list[Claim]:
 
 
 def used(claims: Iterable[Claim], most: tuple[int, int]) -> tuple[int, int]:
-    """Cores and bytes that the claims hold together, of each process `most` at the most, and its
-    largest claim: a notebook's ranks wait while its extra ranks or its checks run."""
+    """Return the total cores and bytes of the claims. Each process counts with its largest claim,
+    up to `most`, because a notebook's ranks wait while its extra ranks or checks run."""
     cores: dict[tuple, int] = defaultdict(int)
     memory: dict[tuple, int] = defaultdict(int)
     for claim in claims:
@@ -105,7 +104,7 @@ def holders(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
 
 
 def names(claims: Iterable[Claim], most: int = 6) -> str:
-    """Who the claims belong to, each once: `ana, bo`; one's own are told apart by notebook."""
+    """List the owners of the claims, as in `ana, bo`, and your own claims by notebook."""
     me = _user(os.getuid())
     each = (f"{c.user} in {c.notebook}" if c.user == me and c.notebook else c.user for c in claims)
     users = list(dict.fromkeys(each))
@@ -117,7 +116,7 @@ def _parsed(text: bytes, owner: int) -> Claim:
     facts = json.loads(text)
     numbers = [facts[name] for name in ("pid", "started", "cores", "memory")]
     if not all(type(x) in (int, float) and 0 <= x <= _LARGEST for x in numbers):
-        raise ValueError("a number that no machine counts with")
+        raise ValueError("a number beyond any machine")
     if not isinstance(facts["gpus"], (list, type(None))):
         raise TypeError("gpus is not a list")
     gpus = facts["gpus"] and [_clean(gpu) for gpu in facts["gpus"]]

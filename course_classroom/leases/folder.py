@@ -1,7 +1,7 @@
-"""The folder that all notebooks of a node share, and locks in it, safe among strangers.
+"""The folder that all notebooks of a node share, with locks that are safe among untrusted users.
 
-Everybody may write there, so nothing in it is trusted: no link is followed, no file is opened that
-is not a plain one, and every wait for a lock ends.
+Because every user may write there, its content is not trusted: links are not followed, only regular
+files are opened, and every wait for a lock is bounded.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 
 from course_lib.files import locked
 
-PATIENCE = 5.0  # seconds for the folder, which each notebook holds for milliseconds
+PATIENCE = 5.0  # seconds for the folder, which a notebook holds only for milliseconds
 _SAFE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block
-_ABOUT = "Who holds which GPUs, cores and memory of this machine: `course status --all` shows it.\n"
+_ABOUT = "GPUs, cores and memory of this machine and their holders: see `course status --all`.\n"
 
 
 class Unusable(Exception):
-    """Why leases cannot be had here, in words."""
+    """An error that states why leases are not possible here."""
 
 
 def node_folder() -> Path:
-    """COURSE_LEASES, else a folder where everybody on this machine finds the same one."""
+    """Return COURSE_LEASES, or otherwise a folder that all users of this machine share."""
     chosen = os.environ.get("COURSE_LEASES")
     if chosen:
         return Path(chosen)
-    # Hubs give each user a /tmp of their own, and cleaners empty it; /run/lock is one for all.
+    # Hubs give each user a separate /tmp, and cleaners empty it; /run/lock is common to all.
     for base in (Path("/run/lock"), Path(tempfile.gettempdir())):
         with suppress(OSError):
             if base.stat().st_mode & 0o1777 == 0o1777:
@@ -43,8 +43,8 @@ def node_folder() -> Path:
 def one_at_a_time(
     folder: Path, *, create: bool = True, patience: float = PATIENCE
 ) -> Iterator[bool]:
-    """Lock the folder: nobody else looks or claims meanwhile. False: without `create`, there is no
-    such folder."""
+    """Lock the folder so that no other process reads or claims meanwhile. Yield False if the folder
+    does not exist and `create` is False."""
     with _in_words(folder):
         there = _sound(folder)
         if create and not there:
@@ -59,7 +59,7 @@ def one_at_a_time(
 
 
 def read_locked(path: Path, most: int) -> tuple[bytes, int] | None:
-    """The content and the owner of a file that somebody holds; None where nobody does."""
+    """Return the content and owner of a file that a process has locked; None if it is unlocked."""
     handle = os.open(path, _SAFE)
     try:
         found = os.fstat(handle)
@@ -75,7 +75,7 @@ def read_locked(path: Path, most: int) -> tuple[bytes, int] | None:
 
 
 def new_locked(folder: Path, prefix: str, content: bytes) -> tuple[Path, int]:
-    """A new file with a name of its own, locked and readable for everybody."""
+    """Create a new file with a unique name, locked and readable for all users."""
     with _in_words(folder):
         handle, name = tempfile.mkstemp(prefix=prefix, dir=folder)
         try:
@@ -90,8 +90,8 @@ def new_locked(folder: Path, prefix: str, content: bytes) -> tuple[Path, int]:
 
 
 def _make(folder: Path) -> None:
-    # Made aside and moved: whatever the umask, nobody ever sees it closed to others. With a file in
-    # it, which keeps a second notebook from moving its own in this one's place.
+    # Created elsewhere and moved, so other users never see it with restricted access, whatever the
+    # umask. A file in it keeps a second notebook from moving its own folder onto it.
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         (aside / "about.txt").write_text(_ABOUT)
@@ -99,12 +99,12 @@ def _make(folder: Path) -> None:
         aside.rename(folder)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
-        if not _sound(folder):  # else somebody was first
+        if not _sound(folder):  # otherwise another process was first
             raise
 
 
 def _sound(folder: Path) -> bool:
-    """Whether the folder is there; what is there in its place and no such folder is refused."""
+    """Return True if the folder exists; raise an error if a file or link is in its place."""
     try:
         mode = os.lstat(folder).st_mode
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _sound(folder: Path) -> bool:
     if not stat.S_ISDIR(mode):
         raise Unusable(f"{folder} is a {'link' if stat.S_ISLNK(mode) else 'file'}, not a folder")
     if mode & 0o002 and not mode & stat.S_ISVTX:
-        raise Unusable(f"in {folder} anybody can remove others' files (`chmod 1777` mends it)")
+        raise Unusable(f"in {folder} any user can remove others' files (`chmod 1777` corrects it)")
     return True
 
 
@@ -129,7 +129,7 @@ def _locked(folder: Path, patience: float) -> int:
 
 @contextmanager
 def _in_words(folder: Path) -> Iterator[None]:
-    """An error of the operating system, in words that name the folder."""
+    """Turn an operating system error into an Unusable error that names the folder."""
     try:
         yield
     except OSError as error:

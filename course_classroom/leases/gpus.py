@@ -1,7 +1,7 @@
-"""GPUs to be leased: which ones this process sees, by names that hold, and which of them are free.
+"""GPUs for leases: the visible GPUs, their stable names, and the free GPUs.
 
-A GPU is passed on under the name it had (an index or a UUID in CUDA_VISIBLE_DEVICES) and claimed
-under its UUID, because inside a batch job an index counts the job's own GPUs.
+A GPU is passed to ranks under its existing name (an index or a UUID in CUDA_VISIBLE_DEVICES) but
+claimed under its UUID, because inside a batch job an index counts only the job's GPUs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from course_lib.processes.torch_build import gpu_count
 
 @dataclass(frozen=True)
 class Gpu:
-    """`name` as CUDA_VISIBLE_DEVICES has it; `key`, by which everybody on the node knows it."""
+    """A GPU with its `name` in CUDA_VISIBLE_DEVICES and the `key` by which all users know it."""
 
     name: str
     key: str
 
 
 def visible(env: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """The GPUs that torch would use here, in its order."""
+    """Return the GPUs that torch would use here, in torch's order."""
     count, chosen = visible_count(env), env.get("CUDA_VISIBLE_DEVICES")
     if count == 0:
         return []
@@ -39,17 +39,17 @@ def visible_count(env: Mapping[str, str]) -> int:
 
 
 def check_room(world: int, gpus: Sequence[Gpu]) -> None:
-    """Refuse ranks whose contexts are more than a GPU has free, where the driver says how much."""
+    """Raise an error if the ranks' CUDA contexts exceed a GPU's known free memory."""
     free = {gpu.uuid: gpu.free for gpu in (listed() if gpus else [])}
     for i, gpu in enumerate(gpus[:world]):
         ranks, left = len(range(i, world, len(gpus))), free.get(gpu.key)
         need = ranks * CONTEXT_BYTES
         if left is not None and need > left:
             raise MemoryError(
-                f"{ranks} rank(s) on GPU {gpu.name} take about {need / 1e9:.1f} GB of its memory "
-                f"before any tensor, and {left / 1e9:.1f} GB are free; it can take "
-                f"{left // CONTEXT_BYTES}. `nvidia-smi` shows which programs hold the rest; after "
-                "`%env CUDA_VISIBLE_DEVICES=` the ranks compute on the CPU"
+                f"{ranks} rank(s) on GPU {gpu.name} need about {need / 1e9:.1f} GB of its memory "
+                f"before they allocate tensors, but {left / 1e9:.1f} GB are free, enough for "
+                f"{left // CONTEXT_BYTES}. `nvidia-smi` shows the programs that use the rest. "
+                "After `%env CUDA_VISIBLE_DEVICES=` the ranks compute on the CPU"
             )
 
 
@@ -62,8 +62,8 @@ def _key(name: str, known: Sequence[str]) -> str:
 def grant(
     seen: Sequence[Gpu], wanted: int, others: Sequence[Claim], may_share: bool
 ) -> tuple[list[Gpu], bool, list[Claim]]:
-    """Up to `wanted` GPUs that nobody holds, else one with others where that is allowed (True), and
-    the claims that stood in the way."""
+    """Return up to `wanted` free GPUs, or a GPU to share if allowed; then True if it is shared, and
+    the claims in the way."""
     held = holders(others)
     free = [gpu for gpu in seen if gpu.key not in held]
     taken = [gpu for gpu in seen if gpu.key in held]

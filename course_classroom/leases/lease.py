@@ -1,7 +1,7 @@
-"""One lease: taken before ranks start, told to the learner, and given back when they have ended.
+"""A lease: taken before ranks start, reported to the learner, and returned when they have ended.
 
-Looking and claiming happen under one lock, so that two notebooks that start together never get the
-same. A node whose folder cannot be used costs the leases, never the lesson.
+Reading and claiming happen under one lock, so two notebooks that start together never get the same
+GPU. If the folder is unusable, there are no leases, but the lesson runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from course_classroom.leases.machine import Machine, look
 
 @dataclass(eq=False)
 class Lease:
-    """What ranks hold. `gpus` is None where there is none to be had: then nothing is hidden."""
+    """The resources of ranks. If no GPU can be leased, `gpus` is None and no GPU is hidden."""
 
     world: int
     part: share.Part
@@ -33,33 +33,33 @@ class Lease:
     threads: int  # for each rank
     memory: int
     variables: dict[str, str]  # for each rank's environment
-    told: list[str] = field(default_factory=list)  # for the learner: what was refused, and why
+    told: list[str] = field(default_factory=list)  # for the learner: refused requests with reasons
     claim: tuple[Path, int] | None = None
 
     def __post_init__(self) -> None:
         self._owner = os.getpid()
-        # A process that the notebook forks must not keep the claim when the notebook is gone.
+        # A process that the notebook forks must not keep the claim after the notebook has ended.
         os.register_at_fork(after_in_child=functools.partial(_let_go, weakref.ref(self)))
 
     def most_data(self) -> int | None:
-        """Bytes of data for each rank, where ranks on the CPU share a node with other learners."""
+        """Return the maximum bytes of data per rank if CPU ranks share the node; otherwise None."""
         if not self.part.learners or not self.on_cpu or not hasattr(resource, "prlimit"):
             return None
         return max(self.memory // self.world, share.LEAST_DATA)
 
     def bound_memory(self, pids: Iterable[int]) -> None:
-        """Make a rank that asks for too much fail by itself, before its neighbours are killed."""
+        """Limit each rank's memory, so that an excessive request fails before ranks are killed."""
         most = self.most_data()
         if most is None:
             return
         for pid in pids:
-            with suppress(ProcessLookupError):  # it has ended; whoever waits for it says so
+            with suppress(ProcessLookupError):  # it has ended; the waiting process will report it
                 _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
                 bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
                 resource.prlimit(pid, resource.RLIMIT_DATA, (bound, bound))
 
     def status(self) -> list[str]:
-        """Lines for `%ranks status`; none where all was granted on a machine of one's own."""
+        """Return lines for `%ranks status`, or none if an unshared machine granted everything."""
         if not self.part.learners:
             return self.told
         gpu = " and ".join(f"GPU {gpu.name}" for gpu in self.gpus or []) or "no GPU"
@@ -73,7 +73,7 @@ class Lease:
         ]
 
     def give_back(self) -> None:
-        """Let others have it. Safe to call twice."""
+        """Release the lease; a second call does nothing."""
         claim, self.claim = self.claim, None
         if claim is not None and os.getpid() == self._owner:
             with suppress(OSError):
@@ -89,7 +89,7 @@ def take(
     seen: Sequence[Gpu] | None = None,
     machine: Machine | None = None,
 ) -> Lease:
-    """A lease for `world` ranks whose environment is `env`, on the GPUs `seen` of a machine."""
+    """Return a lease for `world` ranks with environment `env`, on the visible GPUs `seen`."""
     env = os.environ if env is None else env
     seen = gpus.visible(env) if seen is None else seen
     machine = look() if machine is None else machine
@@ -112,8 +112,8 @@ def take(
 
 
 def _lease(world, env, machine, part, others, given, used: Sequence[Gpu]) -> Lease:
-    """Without a claim yet: `given` are the GPUs that the ranks are to see, None for no bound, and
-    `used` those that they compute on."""
+    """Return a lease without a claim: `given` lists the GPUs that the ranks may see (None for all),
+    and `used` the GPUs on which they compute."""
     memory = share.check_memory(world, part, machine, others)
     gpus.check_room(world, used)
     held_by_others, _ = claims.used(others, share.most_of_one(machine, part.learners))
@@ -125,7 +125,7 @@ def _lease(world, env, machine, part, others, given, used: Sequence[Gpu]) -> Lea
 
 
 def _gpus(world, seen, part, everybody) -> tuple[list[Gpu], bool, list[claims.Claim]]:
-    """The notebook's own GPUs where other ranks of it hold some already, else what is free."""
+    """Return the GPUs that this notebook's other ranks hold, or free GPUs if it has no others."""
     mine = next((c for c in everybody if c.is_mine() and c.gpus is not None), None)
     if mine is not None:
         return [gpu for gpu in seen if gpu.key in mine.gpus], mine.shared, []
@@ -139,7 +139,7 @@ def _variables(env, given: list[Gpu] | None, threads: int, learners: int) -> dic
         found["OMP_NUM_THREADS"] = str(threads)
     if given is not None:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.name for gpu in given)
-        if "CUDA_VISIBLE_DEVICES" not in env:  # the indices are the driver's own
+        if "CUDA_VISIBLE_DEVICES" not in env:  # the indices are the driver's
             found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return found
 
@@ -153,7 +153,7 @@ def _told(world: int, seen, wanted: int, granted: list[Gpu], shared: bool, in_th
     if granted and not shared:
         free = f"{count} of {all_of} GPUs of this node {'is' if count == 1 else 'are'} free"
         it = "it" if count == 1 else "them"
-        return [f"Only {free} and the others are {by}, so {world} ranks share {it}. {again}"]
+        return [f"Only {free}, and the others are {by}, so {world} ranks share {it}. {again}"]
     held = f"All {all_of} GPUs of this node are" if all_of > 1 else "The only GPU of this node is"
     so = "compute on the CPU"
     if shared:
@@ -162,7 +162,7 @@ def _told(world: int, seen, wanted: int, granted: list[Gpu], shared: bool, in_th
 
 
 def _let_go(reference: weakref.ref) -> None:
-    """In a forked child: close the copy of the claim, which is still the parent's."""
+    """Close a forked child's copy of the claim, which still belongs to the parent."""
     lease = reference()
     if lease is not None and lease.claim is not None:
         os.close(lease.claim[1])
@@ -170,8 +170,8 @@ def _let_go(reference: weakref.ref) -> None:
 
 
 def node_report(seen: Sequence[Gpu] | None = None, machine: Machine | None = None) -> dict:
-    """GPUs, cores and memory with those who hold them, as plain data for `course status --all`;
-    `problem` says why leases are off, if so."""
+    """Return GPUs, cores and memory with their holders as plain data for `course status --all`;
+    `problem` states why leases are off."""
     seen = gpus.visible() if seen is None else seen
     machine = look() if machine is None else machine
     found, problem = claims.living_here(machine)

@@ -1,7 +1,7 @@
-"""The cores and the memory that a process may really use, which the machine's numbers do not tell.
+"""The cores and the memory that a process may use, which can be less than the machine's totals.
 
-A container, a batch system or a hub gives each user a part: an affinity mask, or control groups of
-either version with a limit. A limit at the root holds for the node, one deeper for this user alone.
+A container, batch system or hub limits each user by an affinity mask or by control groups (v1 or
+v2). A limit at the root applies to the node; a deeper limit applies to this user only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import psutil
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
-NO_LIMIT = 1 << 60  # version 1 writes a number near 2**63 where there is none
+NO_LIMIT = 1 << 60  # version 1 writes a number near 2**63 if there is no limit
 
 
 @dataclass(frozen=True)
 class Limits:
-    """None where there is no limit. `left`: bytes below the tightest memory limit."""
+    """Limits, each None if there is none. `left` is the bytes below the tightest memory limit."""
 
     cores: float | None = None
     memory: int | None = None
@@ -29,7 +29,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Machine:
-    """A node's cores and bytes, and how many of them this process may use at the most."""
+    """A node's cores and bytes, and the maximum that this process may use."""
 
     cores: int
     memory: int
@@ -38,7 +38,7 @@ class Machine:
 
 
 def look(root: Path = ROOT, own: Path = OWN) -> Machine:
-    """This machine as the process finds it; a rank is given whole cores."""
+    """Return this machine as seen by the process; fractional core limits are rounded down."""
     node, mine = limits(root, own, node=True), limits(root, own)
     cores = min(allowed_cores(), max(1, int(node.cores or 1 << 30)))
     memory = min(psutil.virtual_memory().total, node.memory or NO_LIMIT)
@@ -47,19 +47,19 @@ def look(root: Path = ROOT, own: Path = OWN) -> Machine:
 
 
 def allowed_cores() -> int:
-    mask = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    mask = getattr(os, "sched_getaffinity", None)  # only on Linux
     return len(mask(0)) if mask else os.cpu_count() or 1
 
 
 def available_bytes(root: Path = ROOT, own: Path = OWN) -> int:
-    """Free memory, within the limits of every control group that this process is in."""
+    """Return the free memory within the limits of all control groups of this process."""
     left = limits(root, own).left
     free = psutil.virtual_memory().available
     return free if left is None else min(free, left)
 
 
 def limits(root: Path = ROOT, own: Path = OWN, *, node: bool = False) -> Limits:
-    """The tightest of all limits around this process; with `node`, of those that all here share."""
+    """Return the tightest limits around this process; with `node`, only all users' limits."""
     cores: list[float] = []
     memory: list[int] = []
     left: list[int] = []
@@ -76,7 +76,7 @@ def limits(root: Path = ROOT, own: Path = OWN, *, node: bool = False) -> Limits:
 
 
 def _folders(root: Path, own: Path, node: bool) -> Iterator[Path]:
-    """The process's groups and all above them, as far as they can be seen from here; or the top."""
+    """Yield the process's control groups and their visible ancestors, or otherwise the root."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -85,9 +85,9 @@ def _folders(root: Path, own: Path, node: bool) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers and not {"cpu", "memory"} & set(controllers.split(",")):
             continue
-        top = root / controllers  # version 2 has no controllers in its line and one tree
+        top = root / controllers  # version 2 has a single tree and names no controllers
         here = top / path.strip("/")
-        # A container may see its own group as the top, under a path that is not there.
+        # A container may see its own group as the top, under a path that does not exist.
         while here != top and not node:
             if here.is_dir():
                 yield here
@@ -107,7 +107,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Bytes of files kept in memory, which the system gives up when somebody asks."""
+    """Return the bytes of cached files, which the system frees on demand."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
     except OSError:
@@ -120,6 +120,6 @@ def _number(*files: Path) -> int | None:
     for file in files:
         try:
             return int(file.read_text())
-        except (OSError, ValueError):  # not there, or the word `max`
+        except (OSError, ValueError):  # missing, or the word `max`
             continue
     return None

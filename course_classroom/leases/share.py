@@ -1,7 +1,7 @@
-"""What one notebook may take of a node: everything, or the fair part that an instructor set.
+"""One notebook's share of a node: everything, or the equal part that an instructor configured.
 
-COURSE_LEARNERS says how many share the node. Without it the machine is one person's, and only what
-that person's other notebooks hold is left out.
+COURSE_LEARNERS is the number of learners on the node. Without it, one person has the machine, and
+only claims of that person's other notebooks are subtracted.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from course_classroom.leases.gpus import visible_count
 from course_classroom.leases.machine import Machine, available_bytes, look
 
 RANK_BYTES = 260 << 20  # a rank on the CPU with torch loaded, before any model
-# The same with torch's build for GPUs and a CUDA context, of the host. Not measured yet.
+# The host memory with torch's GPU build and a CUDA context. Not measured yet.
 GPU_RANK_BYTES = 1 << 30
-# Address space that a rank counts as its data (with threads' stacks) after its first cells: 384 MB.
+# Address space of a rank's data (with thread stacks) after its first cells: 384 MB.
 LEAST_DATA = 512 << 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """The most that one notebook takes; `learners` is 0 on a machine of one's own."""
+    """The maximum for one notebook; `learners` is 0 on an unshared machine."""
 
     learners: int
     gpus: int
     cores: int
     memory: int
-    rank_bytes: int = RANK_BYTES  # of the host's memory, for each rank
+    rank_bytes: int = RANK_BYTES  # of host memory, for each rank
 
 
 def learners() -> int:
-    """How many share this node, 0 where nobody said."""
+    """Return the number of learners on this node, or 0 if it is not set."""
     text = os.environ.get("COURSE_LEARNERS", "")
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(
-            f"COURSE_LEARNERS={text!r} is not a number of learners: set how many share this node, "
-            "or unset it on a machine of your own"
+            f"COURSE_LEARNERS={text!r} is not a number of learners. Set it to the number of "
+            "learners on this node, or unset it on your own machine"
         )
     return int(text or 0)
 
 
 def part(machine: Machine, gpus: int) -> Part:
-    """The part of one notebook on this machine with so many GPUs."""
+    """Return one notebook's part of this machine, which has `gpus` GPUs."""
     many, each = learners(), rank_bytes(gpus)
     if not many:
         return Part(0, gpus, machine.own_cores, machine.own_memory, each)
@@ -58,50 +58,50 @@ def part(machine: Machine, gpus: int) -> Part:
 
 
 def rank_bytes(gpus: int) -> int:
-    """The host's memory that a rank takes before any tensor, where it sees so many GPUs."""
+    """Return the bytes of host memory of a rank without tensors that sees `gpus` GPUs."""
     return GPU_RANK_BYTES if gpus else RANK_BYTES
 
 
 def most_of_one(machine: Machine, many: int) -> tuple[int, int]:
-    """Cores and bytes that one notebook's claim can count for, where so many share the machine."""
+    """Return the maximum cores and bytes that one notebook's claim can count."""
     if not many:
         return machine.cores, machine.memory
     return max(1, machine.cores // many), machine.memory // many
 
 
 def check_world(world: int, env: Mapping[str, str] = os.environ) -> None:
-    """Refuse a number of ranks that cannot run here in `env`, before anything is started."""
+    """Raise an error, before anything starts, if `world` ranks cannot run here in `env`."""
     if world < 1:
-        raise ValueError(f"a world of {world} ranks cannot be started; ask for 1 or more")
+        raise ValueError(f"a world of {world} ranks is not possible; ask for at least 1")
     free, machine = available_bytes(), look()
     mine = part(machine, visible_count(env))
     need = world * mine.rank_bytes
     if need > free:
         fits = max(1, free // mine.rank_bytes)
         raise MemoryError(
-            f"{world} ranks need about {need / 1e9:.1f} GB and {free / 1e9:.1f} GB "
-            f"are free; this machine can take {fits} (close other notebooks, or end stray ranks "
-            "with `course stop --all`)"
+            f"{world} ranks need about {need / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free, "
+            f"so this machine can take {fits} (close other notebooks, or end stray ranks with "
+            "`course stop --all`)"
         )
     check_memory(world, mine, machine, others(living_here(machine)[0]))
 
 
 def default_world(gpus: int) -> int:
-    """A rank for each of several GPUs, else two, where a shared node's part has room for it."""
+    """Return one rank per GPU if there are several, otherwise two ranks if they fit."""
     mine = part(look(), gpus)
     ranks = mine.gpus if mine.gpus > 1 else 2
     return min(ranks, max(1, mine.memory // mine.rank_bytes)) if mine.learners else ranks
 
 
 def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Claim]) -> int:
-    """The bytes that so many ranks may claim; a MemoryError where they do not fit."""
+    """Return the bytes that these ranks may claim; raise a MemoryError if they do not fit."""
     need = world * part.rank_bytes
     said = f"{world} ranks need about {need / 1e9:.1f} GB"
     if part.learners and need > part.memory:
         fits = part.memory // part.rank_bytes
         advice = f"ask for {fits}" if fits else "ask your instructor for another node"
         raise MemoryError(
-            f"{said}, and a notebook's part of this node is {part.memory / 1e9:.1f} GB "
+            f"{said}, but a notebook's part of this node is {part.memory / 1e9:.1f} GB "
             f"({machine.memory / 1e9:.1f} GB for {part.learners} learners); {advice}"
         )
     most = most_of_one(machine, part.learners)
@@ -110,17 +110,17 @@ def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Clai
         largest = sorted(others, key=lambda claim: -claim.memory)[:6]
         held = ", ".join(f"{names([claim])} {claim.memory / 1e9:.1f} GB" for claim in largest)
         raise MemoryError(
-            f"{said}, and of this node's {machine.memory / 1e9:.1f} GB {left / 1e9:.1f} GB are not "
-            f"held by others; who holds what: {held}. It takes {left // part.rank_bytes} until one "
-            "of them says `%ranks stop`"
+            f"{said}, but of this node's {machine.memory / 1e9:.1f} GB only {left / 1e9:.1f} GB "
+            f"are not held by others. Holders: {held}. There is room for {left // part.rank_bytes} "
+            "until one of them runs `%ranks stop`"
         )
     return min(part.memory, left) if part.learners else need
 
 
 def threads(world: int, cores: int, learners: int, env: Mapping[str, str]) -> int:
-    """OpenMP threads for each rank; what the user has set wins, on a shared node up to the part."""
+    """Return the OpenMP threads per rank: the user's setting, on a shared node up to its part."""
     fair = max(1, cores // world)
-    first = env.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list has one for each level
+    first = env.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list has an entry per level
     if not (first.isascii() and first.isdigit() and int(first) > 0):
         return fair
     return min(fair, int(first)) if learners else int(first)

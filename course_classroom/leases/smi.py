@@ -1,6 +1,6 @@
-"""A question to a program of the system, and what nvidia-smi says of the GPUs.
+"""Calls of system programs, and the GPUs that nvidia-smi reports.
 
-It never opens a GPU: a context costs hundreds of MB on each.
+The calls never open a GPU, because a CUDA context takes hundreds of MB on each GPU.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FIELDS = "index,uuid,name,memory.total,memory.used,driver_version,compute_mode,m
 
 @dataclass(frozen=True)
 class Answer:
-    """How a program ended (None: it is not there or was too slow) and what it printed."""
+    """The exit code of a program (None if it is missing or too slow), and its output."""
 
     code: int | None
     out: str = ""
-    said: str = ""  # its complaint, or ours about it
+    said: str = ""  # its error message, or ours about it
 
     @property
     def good(self) -> bool:
@@ -32,7 +32,7 @@ class Answer:
 
 
 def ask(command: list[str], limit: float = 20.0, folder: Path | None = None) -> Answer:
-    """Run a program to its end, or to `limit` seconds."""
+    """Run a program to its end, or for at most `limit` seconds."""
     try:
         done = subprocess.run(
             command,
@@ -60,7 +60,7 @@ class Gpu:
     index: int
     uuid: str
     name: str
-    total: int | None  # bytes; None where the GPU shares the machine's memory
+    total: int | None  # bytes; None if the GPU shares the machine's memory
     used: int | None
     driver: str
     mode: str
@@ -76,7 +76,7 @@ def nvidia_smi(arguments: list[str]) -> Answer:
 
 
 def read_gpus(text: str) -> list[Gpu]:
-    """From `--query-gpu=FIELDS --format=csv,noheader,nounits`."""
+    """Parse the output of `--query-gpu=FIELDS --format=csv,noheader,nounits`."""
     gpus = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if len(row) != len(FIELDS.split(",")):
@@ -89,7 +89,7 @@ def read_gpus(text: str) -> list[Gpu]:
 
 
 def listed(smi: Smi = nvidia_smi) -> list[Gpu]:
-    """The GPUs that nvidia-smi lists; none where it does not answer."""
+    """Return the GPUs that nvidia-smi lists, or an empty list if it does not answer."""
     answer = smi([f"--query-gpu={FIELDS}", FORMAT])
     return read_gpus(answer.out) if answer.good else []
 

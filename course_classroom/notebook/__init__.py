@@ -1,1 +1,1 @@
-"""What a notebook meets: magics, sliders, packages that are missing; and how it is released."""
+"""Notebook tools: magics, sliders, handling of missing packages, and the release of notebooks."""

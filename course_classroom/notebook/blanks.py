@@ -1,6 +1,6 @@
-"""Take answers out of a solution: a stub for code, a dictionary with blanks for numbers, and no
-commentary; and put a cell for hints below its check. Steps of nbgrader's, so that its stock
-commands do the same. Lesson 01 has exercises of both kinds.
+"""Preprocessors that turn solutions into exercises: they insert stubs, blanks for numbers and a
+hint cell below each check, and remove commentary. They are nbgrader steps, so its stock commands do
+the same. Lesson 01 has exercises of both kinds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ COMMENTARY = "commentary"  # the tag of a cell that explains the answer
 
 
 class ClearAnswers(ClearSolutions):
-    """`sent = {2: 100, 3: 133}` becomes `sent = {2: ..., 3: ...}`, and a cell with the tag
-    `commentary` goes; all else is nbgrader's own."""
+    """Preprocessor that turns `sent = {2: 100, 3: 133}` into `sent = {2: ..., 3: ...}` and removes
+    cells with the tag `commentary`; nbgrader does the rest."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         nb, resources = super().preprocess(nb, resources)
@@ -37,7 +37,7 @@ class ClearAnswers(ClearSolutions):
 
 
 class AddHint(NbGraderPreprocessor):
-    """Below each check a cell with `hint()`: what a learner asks for most stands ready."""
+    """Preprocessor that adds a cell with `hint()` below each check."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         cells = []
@@ -52,7 +52,7 @@ class AddHint(NbGraderPreprocessor):
 
 
 def without_numbers(answer: str) -> str | None:
-    """Assignments of dictionaries, `...` for every value; None where there is more than that."""
+    """Replace every value in assigned dictionaries with `...`; return None for other code."""
     try:
         statements = ast.parse(answer).body
     except SyntaxError:
@@ -61,7 +61,7 @@ def without_numbers(answer: str) -> str | None:
         return None
     lines = answer.rstrip("\n").encode().splitlines()
     values = [value for one in statements for value in one.value.values]
-    for value in reversed(values):  # from the end, so that earlier places stay where they are
+    for value in reversed(values):  # from the end, so that earlier positions stay valid
         first, last = value.lineno - 1, value.end_lineno - 1
         whole = lines[first][: value.col_offset] + b"..." + lines[last][value.end_col_offset :]
         lines[first : last + 1] = [whole]

@@ -1,7 +1,7 @@
-"""A few more ranks beside the notebook's own, and of another number: `%%extra 4`.
+"""Extra ranks in addition to the notebook's ranks, in any number: `%%extra 4`.
 
-They start empty and end with their cell, unless it keeps them; the notebook's ranks never notice.
-Lesson 01 measures a ring on four ranks this way, whatever world it is read in.
+They start without variables and end with their cell, unless it keeps them; the notebook's ranks are
+not affected. Lesson 01 uses them to measure a ring on four ranks in any world.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from course_classroom.ranks.output import show
 
 
 class ExtraRanks(Cluster):
-    """Ranks that run cells given as text; `push`, `pull` and `world` are as for a notebook's."""
+    """Ranks that run cells given as text; `push`, `pull` and `world` are as for other ranks."""
 
     def run(self, cell: str, deadline: float = 30.0) -> None:
-        """Run a cell on all of them; a failure raises as a `%%ranks` cell's does."""
+        """Run a cell on all extra ranks; a failure raises the same error as in a `%%ranks` cell."""
         check_deadline(deadline)
         ended = super().run(cell, deadline=deadline)
         show(ended.outcomes)
@@ -33,7 +33,7 @@ class ExtraRanks(Cluster):
 
 @contextmanager
 def extra_ranks(world: int) -> Iterator[ExtraRanks]:
-    """`world` more ranks, for as long as the block lasts."""
+    """Yield `world` additional ranks, which end with the `with` block."""
     ranks = ExtraRanks(world, notebook="extra ranks")
     ranks.start()
     try:
@@ -58,23 +58,23 @@ class ExtraMagics(Magics):
     def run(self, line: str, cell: str | None = None) -> None:
         """%%extra N [--push NAMES] [--with NAMES] [--pull NAMES] [--keep] [--deadline S]
 
-        Runs the cell on N more ranks. Before it, `--push` copies variables of the notebook to them,
-        and `--with` runs the `%%ranks` cells that made these names; after it, `--pull` copies
-        variables into the notebook, each as a list in rank order. The ranks end with the cell, or
-        `--keep` has them wait for the next `%%extra`; `%extra stop` ends them.
+        Runs the cell on N extra ranks. Before it, `--push` copies variables of the notebook to
+        them, and `--with` runs the `%%ranks` cells that defined these names. After it, `--pull`
+        copies variables into the notebook, each as a list in rank order. The ranks end with the
+        cell, or wait for the next `%%extra` with `--keep`; `%extra stop` ends them.
         """
         from course_classroom.judge import cell_of
 
         if cell is None:
             if line.strip() != "stop":
-                raise ValueError(f"%extra {line}: say `%extra stop`, or `%%extra 4` above a cell")
+                raise ValueError(f"%extra {line}: write `%extra stop`, or `%%extra 4` above a cell")
             return self._stop()
         words = _words().parse_args(shlex.split(line))
         if self.ranks is not None and words.world not in (None, self.ranks.world):
             self._stop()
         if self.ranks is None:
             if words.world is None:
-                raise ValueError("%%extra: say how many ranks, as in `%%extra 4`")
+                raise ValueError("%%extra: pass the number of ranks, as in `%%extra 4`")
             self.ranks = self.kept.enter_context(extra_ranks(words.world))
         try:
             if words.push:

@@ -1,7 +1,7 @@
-"""`%%ranks`: a cell that runs on real ranks, and `%ranks`: their state, start and end.
+"""The magics `%%ranks`, which runs a cell on real ranks, and `%ranks`, which controls the ranks.
 
-Shows what the ranks print and draw in rank order, the same on every run, and turns every failure
-into one exception in the notebook that explains itself. Lesson 00 introduces both.
+The cell magic shows the ranks' output in rank order, the same in every run, and turns every failure
+into one exception with an explanation. Lesson 00 introduces both magics.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from course_classroom.ranks.output import LiveArea, show
 from course_classroom.ranks.wire import Outcome
 from course_lib.processes.torch_build import gpu_count
 
-LONGEST = 86_400  # seconds that a cell may ask for
+LONGEST = 86_400  # maximum seconds for a cell
 
 
 class RanksFailed(RuntimeError):
-    """A cell that ended badly on some rank; its text says where, why and what is left."""
+    """An error for a cell that failed on some rank, with the place, the cause and the state."""
 
     def _render_traceback_(self):
         return str(self).splitlines()
 
 
 class CellInterrupted(KeyboardInterrupt):
-    """The learner's interrupt, passed on with the story of what it ended."""
+    """The learner's interrupt, passed on with a report of the cell that it ended."""
 
     def _render_traceback_(self):
         return ["KeyboardInterrupt", *str(self).splitlines()]
@@ -43,7 +43,7 @@ CellInterrupted.__name__ = "KeyboardInterrupt"  # the name by which notebooks kn
 
 
 class Words(argparse.ArgumentParser):
-    """The words behind a magic; a wrong one is a sentence, and does not end the kernel."""
+    """A magic's argument parser; a wrong argument gives a sentence and does not end the kernel."""
 
     def error(self, message):
         raise ValueError(f"{self.prog}: {message}. {self.format_usage().strip()}")
@@ -52,7 +52,7 @@ class Words(argparse.ArgumentParser):
 def _cell_words() -> argparse.ArgumentParser:
     words = Words(prog="%%ranks", add_help=False, allow_abbrev=False)
     words.add_argument(
-        "which", nargs="?", default="", help="ranks: 0 or 0,2 or 1-3; all by default"
+        "which", nargs="?", default="", help="ranks, such as 0 or 0,2 or 1-3; all by default"
     )
     words.add_argument("--world", type=int, help="number of ranks to run with")
     words.add_argument("--deadline", type=float, help="seconds after which the cell is ended")
@@ -67,7 +67,7 @@ class RanksMagics(Magics):
         self.cluster: Cluster | None = None
         self.defined = Definitions()
         self.last: tuple[str, list[Outcome], list[str]] | None = None  # a cell, its output, notes
-        self._said: list[str] = []  # before the cell under way
+        self._said: list[str] = []  # before the current cell
         shell.events.register("post_run_cell", self.defined.ran_in_notebook)
 
     @cell_magic("ranks")
@@ -107,7 +107,7 @@ class RanksMagics(Magics):
             print(*story, sep="\n")
 
     def _cell_number(self) -> int:
-        # The number in front of the cell; execution_count is ahead of it in some IPythons.
+        # The number of the cell; in some IPythons execution_count is ahead of it.
         return len(self.shell.history_manager.input_hist_parsed) - 1
 
     @line_magic("ranks")
@@ -115,12 +115,12 @@ class RanksMagics(Magics):
     def steer(self, line: str) -> None:
         """%ranks [status|start|stop|restart|last] [--world N]
 
-        status   what each rank is and where it computes; the default
-        start    start the ranks, which the first %%ranks cell does otherwise
-        stop     end the ranks and free their memory
-        restart  new ranks with empty variables, with --world N another number of them
-        last     the output of the last %%ranks cell again: JupyterLab loses what a cell prints
-                 after its page was closed
+        status   shows each rank and the device it computes on (the default)
+        start    starts the ranks, which the first %%ranks cell also does
+        stop     ends the ranks and frees their memory
+        restart  starts new ranks with empty variables, with --world N a different number
+        last     shows the output of the last %%ranks cell again, because JupyterLab loses
+                 it after the page was closed
         """
         words = Words(prog="%ranks", add_help=False, allow_abbrev=False)
         words.add_argument("what", nargs="?", default="status")
@@ -138,9 +138,9 @@ class RanksMagics(Magics):
             world = world or self.cluster.world
             self.cluster = None
         if asked.what in ("start", "restart"):
-            self.ready(world, tell=False)  # the status below says it
+            self.ready(world, tell=False)  # the status below shows it
         elif asked.what not in ("status", "stop"):
-            raise ValueError(f"%ranks {asked.what}: say status, start, stop, restart or last")
+            raise ValueError(f"%ranks {asked.what}: write status, start, stop, restart or last")
         if self.cluster and self.cluster.running:
             for text in self.cluster.pull("me.describe()"):
                 print(text)
@@ -160,7 +160,7 @@ class RanksMagics(Magics):
             print(*story, sep="\n")
 
     def ready(self, world: int | None = None, *, tell: bool = True) -> Cluster:
-        """The running cluster, started or started again where needed."""
+        """Return the running cluster; start or restart it if needed."""
         if world is not None and self.cluster and world != self.cluster.world:
             share.check_world(world)  # before anything is given up for it
             self.cluster.stop()
@@ -174,7 +174,7 @@ class RanksMagics(Magics):
             cluster.start()
             self.cluster = cluster
         elif not self.cluster.running:
-            self._say("The ranks had been released; they start again with empty variables.")
+            self._say("The ranks were released; they start again with empty variables.")
             self.cluster.start()
         else:
             return self.cluster
@@ -188,9 +188,9 @@ class RanksMagics(Magics):
 
 
 def default_world() -> int:
-    """WORLD_SIZE where it is set, else one rank for each of several GPUs, else two.
+    """Return WORLD_SIZE if it is set, otherwise one rank for each of several GPUs, otherwise two.
 
-    On a node that several learners share, their part of it counts, not the whole.
+    On a node that several learners share, only this learner's part of it counts.
     """
     text = os.environ.get("WORLD_SIZE", "")
     if text:
@@ -201,19 +201,19 @@ def default_world() -> int:
 
 
 def check_deadline(seconds: float) -> None:
-    """Refuse a deadline that is none: a cell's wait has a bound."""
+    """Raise an error for an invalid deadline, because every wait for a cell must be bounded."""
     if not 0 < seconds <= LONGEST:  # NaN is not between any two numbers
         raise ValueError(
-            f"--deadline {seconds:g}: say a number of seconds above 0 and up to {LONGEST:,} (a day)"
+            f"--deadline {seconds:g}: give seconds above 0 and at most {LONGEST:,} (a day)"
         )
 
 
 def parse_which(text: str, world: int) -> list[int] | None:
-    """`0`, `0,2` or `1-3` as a list of ranks; None for all."""
+    """Parse `0`, `0,2` or `1-3` as a list of ranks, or `all` as None."""
     if not text or text == "all":
         return None
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
-        raise ValueError(f"%%ranks {text}: name ranks like 0 or 0,2 or 1-3")
+        raise ValueError(f"%%ranks {text}: write ranks like 0 or 0,2 or 1-3")
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -229,7 +229,7 @@ def parse_which(text: str, world: int) -> list[int] | None:
 
 
 def explain(ended: Ended, deadline: float) -> str:
-    """The whole story of a failed cell, the first cause first."""
+    """Return the full report of a failed cell, with the first cause first."""
     facts = ended.scene.ordered()
     lines = []
     if ended.interrupted:
@@ -237,7 +237,7 @@ def explain(ended: Ended, deadline: float) -> str:
     elif ended.timed_out:
         lines.append(f"The cell did not end within its {deadline:g} s.")
     if ended.busy:
-        lines.append(f"It had little of them, for {ended.busy}: try it again.")
+        lines.append(f"The ranks had little of that time, because {ended.busy}: try it again.")
     same = {fact.text for fact in facts}
     if len(same) == 1 and len(facts) > 1:
         lines.append(f"every rank {facts[0].text}")
@@ -257,10 +257,10 @@ def push(**values) -> None:
 
 @plainly
 def pull(expression: str, rank: int | None = None):
-    """The value of an expression on every rank, as a list in rank order, or on one rank.
+    """Return the value of an expression on every rank, as a list in rank order, or on one rank.
 
-    Data travels: numbers, text, tensors, and lists, tuples, sets and dicts of them. A dataclass
-    arrives as a tuple whose items have its fields' names.
+    Data is copied: numbers, text, tensors, and lists, tuples, sets and dicts of them. A dataclass
+    arrives as a named tuple of its fields.
     """
     cluster = _magics().ready()
     found = cluster.pull(expression, None if rank is None else [rank])

@@ -1,8 +1,8 @@
-"""Cells that need a package which is not installed: a sentence, and their committed outputs.
+"""Cells that need a missing package: each shows a sentence and its committed output instead.
 
-DeepSpeed, Transformers and bitsandbytes belong to a few cells of a few lessons. Without them such a
-cell is not run. Neither are the cells that use its variables, and everything else runs. Where all
-of them are installed, nothing of this is in place. Lesson 13 needs most of them.
+A few cells of a few lessons need DeepSpeed, Transformers or bitsandbytes. Without them, such a cell
+and the cells that use its variables are skipped, and everything else runs. If all packages are
+installed, this module is inactive. Lesson 13 needs most of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from course_classroom.ranks.carried import bound_by, loaded
 PACKAGES = ("accelerate", "bitsandbytes", "deepspeed", "tokenizers", "transformers")
 ROOT = Path(__file__).resolve().parents[2]
 REMEDY = (
-    "To install it, say `make setup` in a terminal, in the course's folder (some minutes, about "
+    "To install it, run `make setup` in a terminal, in the course's folder (some minutes, about "
     "0.3 GB), and restart this kernel."
 )
 _NOT_THERE = re.compile(r"ImportError|ModuleNotFoundError|NotInstalled|cannot be imported")
-# What a cell is wrapped in; the last expression still shows its value.
+# The wrapper of a cell; its last expression still shows its value.
 _WRAPPED = """
 try:
     pass
@@ -37,11 +37,11 @@ except Exception as _error:
 _SKIPPED = "__import__('importlib').import_module({module!r}).skip({package!r})"
 _SHOWN = "__import__('sys').displayhook(None)"
 _SENT = re.compile(r"--(push|pull|with)[ =](\S+)")  # the names after `%%extra`
-Name = tuple[bool, str]  # on the ranks or not, and the variable
+Name = tuple[bool, str]  # whether it is on the ranks, and the variable
 
 
 def install(shell) -> None:
-    """Let this notebook's cells pass through a guard, if one of the packages is missing."""
+    """Pass this notebook's cells through a guard if an optional package is missing."""
     absent = frozenset(name for name in PACKAGES if not _is_there(name))
     if absent and _guard(shell) is None:
         guard = Guard(absent)
@@ -50,19 +50,19 @@ def install(shell) -> None:
 
 
 class Guard:
-    """What stands between a cell and its run, with the names that skipped cells did not make."""
+    """A guard between a cell and its run, with the names that skipped cells did not define."""
 
     def __init__(self, absent: frozenset[str]) -> None:
         self.absent = absent
-        self.source = ""  # of the cell that runs, by which its committed outputs are found
-        self.made: set[Name] = set()  # by that cell
-        self.lost: dict[Name, str] = {}  # and for which package
+        self.source = ""  # source of the running cell, for finding its committed outputs
+        self.made: set[Name] = set()  # names that it defines
+        self.lost: dict[Name, str] = {}  # with the missing package
 
     def remember(self, info) -> None:
         self.source = info.raw_cell
 
     def visit(self, tree: ast.Module) -> ast.Module:
-        """The cell in a frame that knows a missing package, or a call that says what is missing."""
+        """Wrap the cell so that a missing package is recognised, or replace it by a message."""
         on_ranks, body, line = _body(tree)
         sent = {word: names.split(",") for word, names in _SENT.findall(line)}
         self.made = _made(on_ranks, body) | {(False, name) for name in sent.get("pull", ())}
@@ -78,12 +78,12 @@ class Guard:
 
 
 def skip(package: str) -> None:
-    """Say what is missing, and show what the cell printed where the course was made."""
+    """Report the missing package, and show the cell's committed output."""
     guard = _guard(get_ipython())
     outputs = _committed_outputs(guard.source)
     words = [f"Not run: this cell needs {package}, which is not installed."]
-    words += [] if package in guard.lost.values() else [REMEDY]  # the first of many says it
-    words += ["Below is what the cell shows with it."] if outputs else []
+    words += [] if package in guard.lost.values() else [REMEDY]  # only the first of them shows it
+    words += ["Below is the output of the cell with that package."] if outputs else []
     print(*words)
     guard.lost.update(dict.fromkeys(guard.made, package))
     for output in outputs:
@@ -95,7 +95,7 @@ def skip(package: str) -> None:
 
 
 def skip_if_missing(error: BaseException) -> bool:
-    """Skip the cell that ended in this error, if a missing package is its cause."""
+    """Skip the cell that ended in this error if a missing package caused it."""
     chain: list[BaseException | None] = [error]
     while chain[-1] is not None:
         chain.append(chain[-1].__cause__ or chain[-1].__context__)
@@ -131,7 +131,7 @@ def _is_there(package: str) -> bool:
 
 
 def _body(tree: ast.Module) -> tuple[bool, ast.Module, str]:
-    """Whether the cell is one of ranks, its statements, and the words after its magic."""
+    """Return whether the cell runs on ranks, its statements, and the arguments of its magic."""
     match tree.body:
         case [ast.Expr(ast.Call(func=ast.Attribute(attr="run_cell_magic"), args=args))]:
             magic, line, text = (node.value for node in args)
@@ -143,7 +143,7 @@ def _body(tree: ast.Module) -> tuple[bool, ast.Module, str]:
 def _parsed(text: str) -> ast.Module:
     try:
         return ast.parse(text)
-    except (SyntaxError, ValueError):  # the ranks will say so
+    except (SyntaxError, ValueError):  # the ranks will report it
         return ast.Module([], [])
 
 
@@ -158,7 +158,7 @@ def _imported(body: ast.Module) -> set[str]:
 
 
 def _made(on_ranks: bool, body: ast.Module) -> set[Name]:
-    """The names that a cell binds, on the ranks or here; pushed names are bound on the ranks."""
+    """Return the names that a cell binds, on ranks or not; pushed names count as on ranks."""
     names = bound_by(body.body)
     for node in ast.walk(body):
         if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
@@ -168,7 +168,7 @@ def _made(on_ranks: bool, body: ast.Module) -> set[Name]:
 
 
 def _used(on_ranks: bool, body: ast.Module) -> set[Name]:
-    """The names that a cell reads, here or on the ranks; pulled names are read on the ranks."""
+    """Return the names that a cell reads, on ranks or not; pulled names count as on ranks."""
     used = {(on_ranks, name) for name in loaded(body)}
     for call in _calls(body, "pull"):
         texts = [one.value for one in call.args if isinstance(one, ast.Constant)]
@@ -183,7 +183,7 @@ def _calls(body: ast.Module, name: str) -> Iterator[ast.Call]:
 
 
 def _committed_outputs(source: str) -> list[dict]:
-    """The outputs of the cell with this text in the course's own notebooks."""
+    """Return the outputs of the cell with this source in the course's own notebooks."""
     for file in sorted((ROOT / "notebooks").glob("*.ipynb")):
         for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
             if cell["cell_type"] == "code" and "".join(cell["source"]) == source:

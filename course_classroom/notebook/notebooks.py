@@ -1,7 +1,7 @@
-"""Notebooks as they are committed: executed, with stable ids, and nothing in them but the lesson.
+"""Notebooks in their committed form: executed, with stable ids, and without run-specific data.
 
-No path, no user, no time, no widget's state: executing the same lesson twice gives the same file,
-but for what is measured. A run that fails leaves the old file as it was.
+They contain no path, user, time or widget state, so two executions differ only in measured values.
+A failed run leaves the old file unchanged.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from course_lib.files import write_whole
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter", "slideshow")
-CELL_LIMIT = 120  # seconds; a far backstop, ranks have deadlines of their own
+CELL_LIMIT = 120  # seconds; only a last resort, since ranks have their own deadlines
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PATH = re.compile(r"(/[\w.+~-]+){2,}|[A-Z]:\\\\")
 
 
 class NotebookFailed(RuntimeError):
-    """A notebook that did not run through; the file was left as it was."""
+    """An error for a notebook that did not run to its end; its file is unchanged."""
 
 
 def refresh(paths: Iterable[Path | str], world: int) -> None:
-    """Execute each notebook with `world` ranks, normalise it and write it back whole."""
+    """Execute each notebook with `world` ranks, normalise it and write the complete file."""
     for path in map(Path, paths):
         notebook = normalise(execute(nbformat.read(path, as_version=4), path, world))
         write_whole(path, as_text(notebook))
@@ -58,12 +58,12 @@ def execute(notebook: NotebookNode, path: Path, world: int) -> NotebookNode:
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             told = _ANSI.sub("", str(error))
             raise NotebookFailed(
-                f"{path.name} did not run through; the file is as it was.\n{told}"
+                f"{path.name} did not run to its end; the file is unchanged.\n{told}"
             ) from None
 
 
 def kernel_over_files(folder: str) -> type:
-    """Starts this very Python as a kernel, whatever kernels are installed, on private sockets."""
+    """Return a kernel class for this Python and private sockets, whatever kernels are installed."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpecManager
     from traitlets import default
@@ -80,7 +80,7 @@ def kernel_over_files(folder: str) -> type:
 
 
 def normalise(notebook: NotebookNode) -> NotebookNode:
-    """The same notebook with stable ids and without anything that differs from run to run."""
+    """Return the same notebook with stable ids and without anything that differs between runs."""
     notebook = nbformat.from_dict(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.metadata = nbformat.from_dict(
@@ -99,7 +99,7 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
 
 
 def _id(cell: NotebookNode, taken: set[str]) -> str:
-    """nbgrader's name for the cell, its heading, or a digest of its text; numbered if taken."""
+    """Return nbgrader's id, the heading or a digest of a cell, with a number if it is in use."""
     text = f"{cell.cell_type}\n{cell.source.strip()}".encode()
     base = (
         cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -114,7 +114,7 @@ def _id(cell: NotebookNode, taken: set[str]) -> str:
 
 
 def _of_heading(cell: NotebookNode) -> str:
-    """The first heading of a text as an id: a link to a section outlives changes of its words."""
+    """Return the first heading as an id, so that links to a section survive changes in its text."""
     heading = re.search(r"^(?:> )?#+ (.+)$", cell.source, re.MULTILINE)
     if cell.cell_type != "markdown" or heading is None:
         return ""
@@ -122,7 +122,7 @@ def _of_heading(cell: NotebookNode) -> str:
 
 
 def _outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Streams joined, empty outputs and widgets gone, errors without the machine's paths."""
+    """Join streams, and drop empty outputs, widgets and the machine's paths in errors."""
     kept: list[NotebookNode] = []
     for output in outputs:
         output = nbformat.from_dict(output)
@@ -152,7 +152,7 @@ def _outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 def _environment(world: int, ipython: str) -> dict[str, str]:
     env = dict(os.environ)
-    for name in ("JPY_SESSION_NAME", "VSCODE_PID"):  # nobody looks on
+    for name in ("JPY_SESSION_NAME", "VSCODE_PID"):  # there is no viewer
         env.pop(name, None)
     house = str(Path(__file__).resolve().parents[2])
     path = [house, *[p for p in [env.get("PYTHONPATH")] if p]]

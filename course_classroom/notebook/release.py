@@ -1,7 +1,7 @@
-"""Exercises from solutions: the same notebooks with the answers taken out, byte for byte the same.
+"""Generation of exercises from solutions: the same notebooks without answers, byte for byte.
 
-nbgrader's own steps do the work, without its database, so that its stock commands give the same
-notebooks. What is in exercises/ is never written by hand.
+nbgrader's own steps generate them without its database, so its stock commands give the same
+notebooks. Nothing in exercises/ is written by hand.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from nbformat import NotebookNode
 from course_lib.files import write_whole
 
 SOLUTIONS, EXERCISES = "solutions", "exercises"
-# Where nbgrader's own generate_assignment writes. An assignment whose folder is there already it
-# skips, without an entry in its database; and exercises/ is there on every clone.
+# Output folder of nbgrader's own generate_assignment. It skips an assignment whose folder exists
+# but has no database entry, and exercises/ exists in every clone.
 RELEASED = "release"
-# What stands where an answer stood. Without an error in it, so that a blank notebook runs through
-# and every check says "not attempted" for itself.
+# The replacement of an answer. It raises no error, so a blank notebook runs to its end and every
+# check reports "not attempted".
 STUB = "# Your answer goes here.\n..."
 
 
 class BadSolution(ValueError):
-    """A solution notebook that cannot become an exercise; says which cell, and what to do."""
+    """An error for a solution that cannot become an exercise, with the cell and the remedy."""
 
 
 def configuration():
-    """nbgrader's configuration, for this module and for `nbgrader_config.py` alike."""
+    """Return nbgrader's configuration, for this module and for `nbgrader_config.py`."""
     from nbgrader.converters import GenerateAssignment
     from nbgrader.preprocessors import ClearSolutions
     from traitlets.config import Config
@@ -39,13 +39,13 @@ def configuration():
     settings.CourseDirectory.release_directory = RELEASED
     settings.ClearSolutions.code_stub = {"python": STUB}
     steps = GenerateAssignment.preprocessors.default()
-    ours = {ClearSolutions: [ClearAnswers, AddHint]}  # in the place of what takes answers out
+    ours = {ClearSolutions: [ClearAnswers, AddHint]}  # replaces the step that removes answers
     settings.GenerateAssignment.preprocessors = [x for s in steps for x in ours.get(s, [s])]
     return settings
 
 
 class NoSolutions(FileNotFoundError):
-    """There is nothing to make exercises from, so nothing is made and nothing removed."""
+    """An error for a missing solutions/, so that no exercise is made or removed."""
 
 
 def exercise_from(solution: NotebookNode) -> NotebookNode:
@@ -60,8 +60,8 @@ def exercise_from(solution: NotebookNode) -> NotebookNode:
 
 
 def release(root: Path, *, remove: bool = False) -> list[str]:
-    """Write exercises/ from solutions/; the files that changed, were added or, where `remove`
-    allows it, went away because no solution makes them any more."""
+    """Write exercises/ from solutions/; return the files that were changed, added or, with
+    `remove`, removed because they have no solution."""
     changed, wanted = [], _wanted(root)
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -75,20 +75,20 @@ def release(root: Path, *, remove: bool = False) -> list[str]:
 
 
 def check(root: Path) -> list[str]:
-    """What in exercises/ is not what solutions/ gives, in words; empty when all is well."""
+    """Describe the differences between exercises/ and the exercises that solutions/ gives."""
     differences, wanted = [], _wanted(root)
     for path, text in wanted.items():
         if not path.exists():
             differences.append(f"{_name(path, root)} is missing: run `course release`")
         elif path.read_text(encoding="utf-8") != text:
             differences.append(
-                f"{_name(path, root)} differs from what its solution gives: an exercise is changed "
-                "in solutions/ and made by `course release`"
+                f"{_name(path, root)} differs from the result of its solution. Change an exercise "
+                "in solutions/, then run `course release`"
             )
     for path in _orphans(root, wanted):
         differences.append(
-            f"{_name(path, root)} has no solution that it could come from: bring the solution "
-            "back, or let `course release --remove` take the exercise away"
+            f"{_name(path, root)} has no solution. Restore the solution, or remove the exercise "
+            "with `course release --remove`"
         )
     return differences
 
@@ -106,8 +106,8 @@ def _wanted(root: Path) -> dict[Path, str]:
         wanted[target] = as_text(exercise_from(solution))
     if not wanted:
         raise NoSolutions(
-            f"there are no solutions in {root / SOLUTIONS}, and exercises are made from them "
-            "alone: run this from a full copy of the course (nothing was changed)"
+            f"there are no solutions in {root / SOLUTIONS}, but exercises are made only from them: "
+            "run this in a full copy of the course (nothing was changed)"
         )
     return wanted
 
@@ -117,7 +117,7 @@ def _orphans(root: Path, wanted: dict[Path, str]) -> list[Path]:
 
 
 def _demand_an_exercise(notebook: NotebookNode, name: str) -> None:
-    """Refuse a solution whose release would give an answer away, or could not be graded."""
+    """Raise an error if a released solution would reveal an answer or could not be graded."""
     graded = 0
     for index, cell in enumerate(notebook.cells):
         marks = cell.metadata.get("nbgrader", {})
@@ -125,13 +125,13 @@ def _demand_an_exercise(notebook: NotebookNode, name: str) -> None:
         has_region = "### BEGIN SOLUTION" in cell.source
         if has_region and not marks.get("solution"):
             raise BadSolution(
-                f"{name}, cell {index}: an answer stands in a cell that is not marked as a "
-                "solution; mark it as one, or the answer would be handed out"
+                f"{name}, cell {index}: an answer is in a cell that is not marked as a solution. "
+                "Mark it, or the answer would be handed out"
             )
         if marks.get("solution") and cell.cell_type == "code" and not has_region:
             raise BadSolution(
-                f"{name}, cell {index}: a solution cell needs ### BEGIN SOLUTION and "
-                "### END SOLUTION round the answer, or its %%ranks line and signature go as well"
+                f"{name}, cell {index}: a solution cell needs ### BEGIN SOLUTION and ### END "
+                "SOLUTION around the answer, or its %%ranks line and signature are removed too"
             )
     if not graded:
         raise BadSolution(f"{name}: no cell is marked as a test with points, so nothing is graded")

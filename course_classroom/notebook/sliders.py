@@ -1,7 +1,7 @@
-"""Pictures that a reader moves: the four stages of lesson 09, the ring of lesson 01.
+"""Interactive pictures: the four stages of lesson 09 and the ring of lesson 01.
 
-Each shows a picture and, where a notebook is open and ipywidgets is there, sliders above it. In a
-static page, in a terminal and without ipywidgets the picture stands alone, as it begins.
+Each shows a picture and, in an open notebook with ipywidgets, sliders above it. A static page, a
+terminal or a notebook without ipywidgets shows only the initial picture.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MODELS = (1.2e8, 3.5e8, 1.3e9, 2.7e9, 6.7e9, 7.5e9, 1.3e10, 3e10, 7e10, 1.75e11, 5.3e11, 1e12)
 RANKS = tuple(1 << power for power in range(11))  # 1 to 1,024
-MISSING = "The picture has sliders where ipywidgets is installed: pip install ipywidgets"
+MISSING = "The picture has sliders if ipywidgets is installed: pip install ipywidgets"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One slider: what it is called, what can be chosen, how each choice is written."""
+    """A slider: its name, its options, and a function that formats them."""
 
     name: str
     options: tuple
     first: object
     write: Callable[[object], str] = str
-    slides: bool = True  # else the choices are buttons
+    slides: bool = True  # otherwise the choices are buttons
 
 
 @dataclass(frozen=True)
 class Sliders:
-    """A picture with sliders; `paint(**chosen)` draws it, `still` is what stands without them."""
+    """A picture with sliders; `paint(**chosen)` draws it, and static pages show `still`."""
 
     choices: Mapping[str, Choice]
     paint: Callable[..., Picture]
@@ -62,11 +62,11 @@ class Sliders:
         data = {WIDGET: view, "image/png": self.still.png, "text/plain": self.still.alt}
         about = {"image/png": {"alt": self.still.alt, "width": self.still.width}}
         display(data, raw=True, metadata=about)
-        words = _in_words(self.still, "The figure in words, as it begins")
+        words = _in_words(self.still, "The initial figure in words")
         display({"text/html": words, "text/plain": self.still.alt}, raw=True)
 
     def widget(self) -> Widget:
-        """The sliders with the picture below them; ImportError where ipywidgets is not there."""
+        """Return the sliders with the picture below them; requires ipywidgets."""
         import ipywidgets
 
         picture = self.paint(**self.first())
@@ -79,7 +79,7 @@ class Sliders:
             style = {"description_width": "7em"}
             more = {"continuous_update": False} if choice.slides else {}
             if not choice.slides:
-                style["button_width"] = "auto"  # else a long name is cut off
+                style["button_width"] = "auto"  # otherwise a long name is cut off
             look = {"description": choice.name, "style": style, "layout": {"width": "38em"}}
             handles[key] = kind(options=options, value=choice.first, **look, **more)
 
@@ -96,9 +96,9 @@ class Sliders:
 def stages(
     parameters: float = 7.5e9, ranks: int = 64, precision: str = "bf16", optimizer: str = "adamw"
 ) -> Sliders:
-    """What a rank holds at stages 0 to 3, with sliders for Ψ, N, the precision and the optimizer.
+    """Show a rank's memory at stages 0 to 3, with sliders for Ψ, N, precision and optimizer.
 
-    As it begins it is figure 1 of the ZeRO paper.
+    The initial picture is figure 1 of the ZeRO paper.
     """
     models = tuple(sorted({*MODELS, parameters}))
     return Sliders(
@@ -114,7 +114,7 @@ def stages(
 
 
 def ring(n: int = 3) -> Sliders:
-    """The ring all-reduce of n ranks with a slider over its steps; all of them where it stands."""
+    """Show the ring all-reduce of n ranks with a slider over its steps, or a still of all steps."""
     frames = ring_frames(n)
 
     def named(step: int) -> str:
@@ -129,11 +129,11 @@ def ring(n: int = 3) -> Sliders:
 
 
 def _is_notebook() -> bool:
-    """Whether a kernel runs this: a terminal has no place for a slider."""
+    """Return True if this process is a notebook kernel, because a terminal cannot show sliders."""
     from IPython import get_ipython
 
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-def _in_words(picture: Picture, called: str = "In words, as it is now") -> str:
+def _in_words(picture: Picture, called: str = "The current figure in words") -> str:
     return f"<details><summary>{called}</summary>{escape(picture.alt)}</details>"

@@ -1,8 +1,8 @@
-"""A course page before its first code cell has run: what is not there says what to do.
+"""Help for a course page before its first code cell has run.
 
-After *Kernel → Restart* nothing is loaded: IPython knows no `%%ranks`, and Python none of the names
-that the cells above have made. A kernel of `make lab` loads this at its start; `%load_ext
-course_classroom` takes its place.
+After *Kernel → Restart* nothing is loaded: IPython does not know `%%ranks`, and Python knows no
+name from the cells above. Kernels of `make lab` load this module at their start, and `%load_ext
+course_classroom` replaces it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from course_classroom.notebook import missing_packages
 
 EXTENSION = __name__
 NOT_YET = (
-    "{what} is not there yet: this kernel was started anew, and the notebook's first code cell "
-    "(`%load_ext course_classroom`) has not been run in it. Run that cell, then the cells "
-    "below it again, since all variables are gone. The menu Run, Run All Above Selected Cell, does "
-    "both."
+    "{what} does not exist yet, because this kernel was restarted and the notebook's first code "
+    "cell (`%load_ext course_classroom`) has not run since. Run that cell, then the cells below "
+    "it again, because all variables are gone. The menu item Run, Run All Above Selected Cell "
+    "does both."
 )
-# What course_lib had at its top in 0.1, and has elsewhere now.
+# Names at the top of course_lib in 0.1 that have since moved.
 GONE = [["axes"], ["classroom"], ["cli"], ["deepspeed_config"], ["dispatch"], ["figures"]]
 GONE += [["launchers"], ["nodes"], ["prepared"], ["quantization"], ["ways"]]
 MOVED = (
-    "{name} is not in course_lib any more: this notebook is a copy of an older release. "
-    "`.venv/bin/course reset` with its number in a terminal gives you today's and keeps yours as a "
-    "backup; or write `%load_ext course_classroom` in its first cell, and import `check`, `hint` "
-    "and `predict` from `course_classroom.judge`."
+    "{name} is no longer in course_lib, because this notebook is a copy of an older release. Run "
+    "`.venv/bin/course reset` with its number in a terminal to get today's version and keep yours "
+    "as a backup. Alternatively, write `%load_ext course_classroom` in its first cell, and import "
+    "`check`, `hint` and `predict` from `course_classroom.judge`."
 )
 
 
 def load_ipython_extension(shell) -> None:
-    """Registers `ranks` as a magic of lines and cells, and an answer to unknown names, unless the
-    real one is there."""
+    """Register `ranks` as a line and cell magic, and a handler for unknown names, unless the real
+    magic is loaded."""
     if "RanksMagics" not in shell.magics_manager.registry:
         shell.register_magic_function(_ranks, "line_cell", "ranks")
         shell.register_magic_function(_extra, "line_cell", "extra")
@@ -51,7 +51,7 @@ def _extra(line: str, cell: str | None = None) -> None:
 
 
 def _unknown_name(shell, kind, error, trace, tb_offset=None) -> None:
-    """Show the error as IPython does, or say in its place what is missing on a course's page."""
+    """Show the error as IPython does, or on a course page the message about a missing name."""
     name, text = error.name or "", ""
     if isinstance(error, ModuleNotFoundError):
         package, *rest = name.split(".")
@@ -64,6 +64,6 @@ def _unknown_name(shell, kind, error, trace, tb_offset=None) -> None:
 
 
 def _page_of_the_course() -> bool:
-    """Whether the notebook lies in notebooks/ or in exercises/LESSON/, by its name."""
+    """Return True if the notebook is in notebooks/ or in exercises/LESSON/, by its name."""
     folders = Path(os.environ.get("JPY_SESSION_NAME", "")).parts[:-1]
     return folders[-1:] == ("notebooks",) or folders[-2:-1] == ("exercises",)

@@ -1,1 +1,1 @@
-"""How far a learner has come: outcomes of checks, their log, the points of each lesson."""
+"""A learner's progress: outcomes of checks, their log, and the points of each lesson."""

@@ -1,7 +1,7 @@
 """A learner's progress: one line of JSON for each check, hint and prediction, in a plain file.
 
-Lines are only ever added, so a line that was half written costs itself and no other. Lesson 00
-shows the file, `course status` reads it.
+Lines are only added, so an incomplete line does not affect the others. Lesson 00 shows the file,
+and `course status` reads it.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from pathlib import Path
 
 from course_lib.files import locked
 
-FILE, MARK = "progress.jsonl", ".course"  # the mark makes a folder somebody's workspace
-PATIENCE = 5.0  # seconds for another notebook that is writing a line
-# The outcomes of a check, each with a sign: a card, a table and a terminal show the same.
+FILE, MARK = "progress.jsonl", ".course"  # the mark makes a folder a workspace
+PATIENCE = 5.0  # seconds to wait for another notebook that writes a line
+# The outcomes of a check, each with a sign that a card, a table and a terminal all show.
 NOT_ATTEMPTED, WRONG, RIGHT, NOT_JUDGED = "not attempted", "wrong", "right", "not judged"
-MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓", NOT_JUDGED: "–"}  # never by colour alone
-_FURTHER = {NOT_ATTEMPTED: 1, WRONG: 2, RIGHT: 3}  # what is none of these counts for nothing
+MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓", NOT_JUDGED: "–"}  # never rely on colour only
+_FURTHER = {NOT_ATTEMPTED: 1, WRONG: 2, RIGHT: 3}  # any other outcome counts as nothing
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a progress file says, and which of its lines say nothing any more."""
+    """The events of a progress file, and its unreadable lines."""
 
     events: list[dict] = field(default_factory=list)
     damaged: list[int] = field(default_factory=list)  # line numbers, from 1
 
     def of(self, kind: str, **same: object) -> list[dict]:
-        """The events of one kind in their order, narrowed by what they have to say."""
+        """Return the events of one kind in order, with the given values."""
         found = (e for e in self.events if e["kind"] == kind)
         return [e for e in found if all(e.get(k) == v for k, v in same.items())]
 
     def best(self, exercise: str) -> dict | None:
-        """The check of an exercise that came furthest, the earliest of such."""
+        """Return the best check of an exercise, the earliest if several are equally good."""
         checks = self.of("check", exercise=exercise)
         return max(checks, key=_how_far) if checks else None
 
 
 def _how_far(check: dict) -> tuple[int, int]:
-    """A blank has no points, as a wrong answer has none, and yet the answer came further."""
+    """Return a check's rank by outcome, then points; a wrong answer ranks higher than a blank."""
     return _FURTHER.get(check.get("outcome", ""), 0), check.get("points", 0)
 
 
@@ -52,12 +52,12 @@ class Progress:
         self.path = Path(workspace) / FILE
 
     def record(self, kind: str, **fact: object) -> str:
-        """Add a line; empty when it is written, else a sentence that says why it is not."""
+        """Add a line; return an empty string, or a sentence that states why this failed."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         line = json.dumps({"at": now, "kind": kind, **fact}, ensure_ascii=False)
         try:
             with self._alone() as file:
-                # After a line that broke off, a new one begins on a line of its own.
+                # After an incomplete line, begin a new line.
                 if file.tell() and not self._ends_well():
                     line = f"\n{line}"
                 file.write(f"{line}\n".encode())
@@ -71,7 +71,7 @@ class Progress:
         return ""
 
     def read(self) -> Log:
-        """Everything that was recorded; a file that is not there yet says nothing."""
+        """Read everything that was recorded; a missing file gives an empty log."""
         try:
             lines = self.path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -108,7 +108,7 @@ _WORDS, _COUNTS = ("exercise", "outcome", "question"), ("points", "number")
 
 
 def _sensible(event: dict) -> bool:
-    """Whether a notebook can have written this: the file is plain, and everybody can edit it."""
+    """Return True if a notebook can have written this event, because users can edit the file."""
     if not isinstance(event.get("kind"), str):
         return False
     if any(type(event.get(name, "")) is not str for name in _WORDS):
@@ -123,10 +123,10 @@ def _sensible(event: dict) -> bool:
 
 
 def here(folder: Path | None = None) -> Progress | None:
-    """The progress of the workspace that this folder lies in; None outside of any workspace."""
+    """Return the progress of the workspace that contains this folder; None outside of one."""
     try:
         start = (folder or Path.cwd()).resolve()
-    except OSError:  # the folder itself is gone
+    except OSError:  # the folder itself was deleted
         return None
     for place in (start, *start.parents):
         if (place / MARK).is_dir():

@@ -1,6 +1,6 @@
-"""How far a learner has come: the exercises of each lesson beside what the progress file says.
+"""A learner's standing: each lesson's exercises with their results from the progress file.
 
-`my_progress()` in a notebook and `course status` in a terminal show the same. Lesson 00 meets it.
+`my_progress()` in a notebook and `course status` in a terminal show it. Lesson 00 too.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 from course_classroom.progress.log import MARKS, NOT_ATTEMPTED, NOT_JUDGED, Log
 from course_classroom.ranks.agreement import counted
 
-_RECORDED = set(MARKS) - {NOT_JUDGED}  # the outcomes that a progress file may hold
+_RECORDED = set(MARKS) - {NOT_JUDGED}  # outcomes that a progress file may contain
 
 
 class Exercise(Protocol):
-    """As much of an exercise as a table needs."""
+    """The attributes of an exercise that a table needs."""
 
     name: str
     points: int
@@ -28,13 +28,13 @@ class Row(NamedTuple):
     points: int
     of: int
     hints: int
-    since: str  # when that was first reached, in ISO form; empty if never
-    last: str  # when it was last checked; empty if never
-    last_outcome: str  # what that check said
+    since: str  # time when that was first reached, in ISO form; empty if never
+    last: str  # time of the last check; empty if never
+    last_outcome: str  # outcome of the last check
 
     def as_text(self, outcome: str = "") -> str:
-        """The exercise in a line, with when it was last checked, and what that check said where it
-        is not the best one."""
+        """Describe the exercise in one line, with the time of the last check, and its outcome if it
+        was not the best."""
         hints = f", {counted(self.hints, 'hint')}" if self.hints else ""
         last = f", last checked {when(self.last)}" if self.last else ""
         if self.last and self.outcome != self.last_outcome:
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 def standing(log: Log, lessons: Mapping[str, Iterable[Exercise]]) -> list[Row]:
-    """A row for each exercise, in the order of the course."""
+    """Return a row for each exercise, in the order of the course."""
     return [_row(log, lesson, one) for lesson, found in lessons.items() for one in found]
 
 
@@ -69,7 +69,7 @@ def _row(log: Log, lesson: str, exercise: Exercise) -> Row:
 
 
 def predictions(log: Log) -> tuple[int, int]:
-    """How many questions were predicted, and how many of those were then measured."""
+    """Count the predicted questions, and the predicted questions that were also measured."""
     asked = {e.get("question") for e in log.of("prediction")}
     return len(asked), len(asked & {e.get("question") for e in log.of("measured")})
 
@@ -79,9 +79,9 @@ def when(at: str) -> str:
 
 
 def as_text(rows: list[Row], log: Log, shown: Collection[str] | None = None) -> str:
-    """The standing in lines that read the same in a notebook and in a terminal.
+    """Return the progress as lines of text for notebooks and terminals.
 
-    Of the lessons that are not `shown` one line gives the points together.
+    The lessons that are not `shown` share one line with their points.
     """
     lines = []
     others = [row for row in rows if shown is not None and row.lesson not in shown]
@@ -94,10 +94,8 @@ def as_text(rows: list[Row], log: Log, shown: Collection[str] | None = None) -> 
         points = f"{sum(r.points for r in others)} of {sum(r.of for r in others)}"
         lines.append(f"{which}: {points}. `my_progress(everything=True)` lists their exercises.")
     made, compared = predictions(log)
-    lines.append(
-        f"Predictions: {made} written down, {compared} of them compared with a measurement"
-    )
+    lines.append(f"Predictions: {made} recorded, {compared} of them compared with a measurement")
     if log.damaged:
         numbers = ", ".join(map(str, log.damaged))
-        lines.append(f"Line {numbers} of the progress file cannot be read; the rest counts.")
+        lines.append(f"Line {numbers} of the progress file cannot be read; the others count.")
     return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""The ranks under a notebook: their processes, cells on them, waits that explain themselves."""
+"""The ranks under a notebook: their processes, their cells, and explanations of hangs."""

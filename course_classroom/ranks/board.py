@@ -1,7 +1,7 @@
-"""A board that all ranks of a notebook share: what each does, and which collectives it has called.
+"""A board that all ranks of a notebook share: the activity of each rank and its collective calls.
 
-One small file in shared memory, one slot a rank, written only by its owner and read by everybody,
-so that looking at it never waits. Lesson 00 shows what it is for: a hang that explains itself.
+It is a small file in shared memory with one slot per rank. Only its owner writes a slot, and all
+ranks can read it, so reading never waits. Lesson 00 shows its use: the explanation of a hang.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _HEAD = struct.Struct("<QII")  # number, length, checksum
 _COUNT = struct.Struct("<Q")  # calls posted so far
 _STATUS = 4096  # bytes for a rank's status
 _CALL = 512  # bytes for one call
-KEPT = 96  # calls of each rank that the board remembers
+KEPT = 96  # calls of each rank that the board keeps
 _SLOT = _COUNT.size + _STATUS + KEPT * _CALL
 
 
 class Board:
-    """Slots 0 … n−1 belong to the ranks, slot n to the notebook's own process."""
+    """A board whose slots 0 … n−1 belong to the ranks, and slot n to the notebook's process."""
 
     def __init__(self, path: Path, slots: int):
         self.slots = slots
@@ -42,30 +42,30 @@ class Board:
         self._write(slot * _SLOT + _COUNT.size, _STATUS, self._versions[slot], status)
 
     def status(self, slot: int) -> dict:
-        """The last status that could be read whole; empty before the first."""
+        """Return the last status that could be read completely, or {} before the first status."""
         found = self._read(slot * _SLOT + _COUNT.size, _STATUS)
         return found[1] if found else {}
 
     def post(self, slot: int, call: dict) -> int:
-        """Add a call to this rank's list; the number it got there, from 1 on."""
+        """Add a call to this rank's list; return its number in the list, counted from 1."""
         self._posted += 1
         self._write(self._place(slot, self._posted), _CALL, self._posted, call)
         _COUNT.pack_into(self._memory, slot * _SLOT, self._posted)
         return self._posted
 
     def newest(self, slot: int) -> int:
-        """The number of the last call of this slot."""
+        """Return the number of the last call of this slot."""
         return _COUNT.unpack_from(self._memory, slot * _SLOT)[0]
 
     def calls(self, slot: int, since: int = 0) -> list[tuple[int, dict]]:
-        """(number, call) of the calls after `since` that the board still remembers."""
+        """Return (number, call) of the calls after `since` that the board still has."""
         found = [self._read(self._place(slot, k), _CALL) for k in range(KEPT)]
         return sorted(
             (item for item in found if item and item[0] > since), key=lambda item: item[0]
         )
 
     def call(self, slot: int, number: int) -> dict | None:
-        """One call by its number, or None where it has not come yet or is forgotten."""
+        """Return a call by its number, or None if it is not yet or no longer on the board."""
         found = self._read(self._place(slot, number), _CALL)
         return found[1] if found and found[0] == number else None
 
@@ -74,7 +74,7 @@ class Board:
 
     def _write(self, at: int, room: int, number: int, value: dict) -> None:
         text = _fit(value, room - _HEAD.size)
-        # The checksum covers the number too: a reader that meets half a write sees it and skips.
+        # The checksum includes the number, so a reader of an incomplete write detects and skips it.
         self._memory[at + _HEAD.size : at + _HEAD.size + len(text)] = text
         self._memory[at : at + _HEAD.size] = _HEAD.pack(number, len(text), _check(number, text))
 
@@ -90,8 +90,8 @@ class Board:
 
 
 class Inbox:
-    """What the other ranks have posted in the cell under way, read off the board call by call: the
-    calls of each peer, by the group and the number that they have there."""
+    """The other ranks' posts in the current cell, read from the board call by call and stored for
+    each peer by group and number in the group."""
 
     def __init__(self, board: Board):
         self.board = board
@@ -104,14 +104,14 @@ class Inbox:
         self._calls.clear()
 
     def find(self, peer: int, key: str, number: int) -> dict | None:
-        """The peer's call number `number` on the group `key`, or None where it has not come."""
+        """Return the peer's call `number` on the group `key`, or None if it is not posted yet."""
         while (call := self.board.call(peer, self._next[peer] + 1)) is not None:
             self._next[peer] += 1
             self._keep(peer, call)
         newest = self.board.newest(peer)
-        if newest > self._next[peer]:  # the board has forgotten some: take what it still has
+        if newest > self._next[peer]:  # the board has dropped some: take those that remain
             for at, call in self.board.calls(peer, self._next[peer]):
-                if at > newest:  # posted while we read, and the one before it may have been missed
+                if at > newest:  # posted during the read, so the one before may have been missed
                     break
                 self._next[peer] = at
                 self._keep(peer, call)
@@ -130,7 +130,7 @@ def _check(number: int, text: bytes) -> int:
 
 
 def _fit(value: dict, room: int) -> bytes:
-    """The value as JSON; where it does not fit, its long strings are cut until it does."""
+    """Return the value as JSON, with long strings and lists truncated if it does not fit."""
     text = json.dumps(value, separators=(",", ":")).encode()
     limit = 200
     while len(text) > room:

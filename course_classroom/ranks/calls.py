@@ -1,7 +1,7 @@
-"""One collective as torch's dispatcher hands it over, read into words that ranks can compare.
+"""A collective from torch's dispatcher, described in words that ranks can compare.
 
-The group, the operation, the shapes and dtypes, and what has to agree between the ranks. A sum
-against a maximum counts as a disagreement, although gloo itself would add wrong numbers in silence.
+The words give the group, operation, shapes, dtypes, and the parts that must agree between ranks. A
+sum and a maximum disagree, although gloo would silently compute wrong numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 
 
 class DeadGroup(RuntimeError):
-    """A group made before a failure was used after it."""
+    """An error for the use of a group that was made before a failure."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Call:
     group_name: str
     members: list[int]  # global ranks
     text: str  # "all_reduce(sum) of float32[3]"
-    compare: str  # has to be the same text on all members
+    compare: str  # must be the same text on all members
     asynchronous: bool
     from_python: bool  # or from torch's C++ code, as DDP's are
     exchange: list[list[int]] | None = None  # rows sent to and expected from each member
-    # (sender, receiver), global ranks; no sender where any rank's message is received.
+    # (sender, receiver), global ranks; sender None for a receive from any rank.
     peer: tuple[int | None, int] | None = None
 
     @property
@@ -39,7 +39,7 @@ class Call:
         return self.peer is not None and self.peer[0] is None
 
     def bounded(self, func, args, seconds: float) -> tuple:
-        """The call's arguments with a timeout that ends before the cell's deadline."""
+        """Return the call's arguments with a timeout that ends before the cell's deadline."""
         at = positions(func).get("timeout")
         if at is None or (len(args) > at and args[at] not in (-1, None)):
             return args
@@ -49,9 +49,9 @@ class Call:
 
 
 def read_call(func, args, kwargs, dead: dict[str, str]) -> Call | None:
-    """The call behind a dispatched operation, or None for one that moves nothing (a wait).
+    """Return the call of a dispatched operation, or None if it sends no data, as in a wait.
 
-    `dead` names the groups that did not survive an earlier failure, each with a sentence.
+    `dead` maps groups that did not survive a failure to sentences about that failure.
     """
     operation = OPERATIONS.get(func._schema.name)
     if operation is None:
@@ -79,12 +79,12 @@ def read_call(func, args, kwargs, dead: dict[str, str]) -> Call | None:
         compare = _shapes(before)
     elif agree:
         agreed = before if agree == "in" else after
-        # Long lists of shapes are shortened in words; the checksum still holds all of them.
+        # Long lists of shapes are shortened in the text, but the checksum includes all of them.
         compare += f" {_shapes(agreed)} {zlib.crc32(repr([t.shape for t in agreed]).encode()):x}"
     elif op == "all_to_all":
         exchange = _exchange(given, before, after, len(members))
         compare += " " + (str(before[0].dtype) if before else "")
-    # The dispatcher leaves out arguments that have their default, which is True for this one.
+    # The dispatcher omits arguments with default values; the default of this one is True.
     asynchronous = bool(given.get("async_op", True)) and op != "barrier"
     from_python = caller is not None and func.namespace == "c10d"
     return Call(group.group_name, members, text, compare, asynchronous, from_python, exchange, peer)
@@ -116,9 +116,9 @@ def _shapes(tensors: list[torch.Tensor]) -> str:
 
 
 def _caller_in_torch():
-    """The frame of torch.distributed's Python function behind this call, if there is one."""
+    """Return the frame of the torch.distributed Python function that made this call, if any."""
     frame = sys._getframe(3)
-    for _ in range(12):  # a ledger that is open has frames of its own in between
+    for _ in range(12):  # an open ledger has frames in between
         if frame is None or frame.f_code.co_filename == dist.distributed_c10d.__file__:
             return frame
         frame = frame.f_back
@@ -126,7 +126,7 @@ def _caller_in_torch():
 
 
 def _reduction_name(value, caller) -> str:
-    """Which reduction: torch hands it over as a sealed object, its Python caller still knows it."""
+    """Return the reduction's name, which torch hides but its Python caller knows."""
     if value is None or isinstance(value, str):
         return value or ""
     if caller is None or "op" not in caller.f_locals:

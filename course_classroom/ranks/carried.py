@@ -1,7 +1,7 @@
-"""What of a learner's cells goes to the judge: what the answer needs, and no trial run.
+"""The part of a learner's cells that the judge gets: everything the answer needs, no trial runs.
 
-A cell is made of statements. Definitions and imports are carried; a value is carried where the
-answer reads its name and where it is made of what is carried. From lesson 01 on.
+A cell consists of statements. Definitions and imports are carried. A value is carried if the answer
+reads its name and if it is computed only from carried parts. From lesson 01 on.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _VALUES = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
 _BLOCKS = (ast.If, ast.Try, ast.For, ast.While, ast.With)
-_HERE = frozenset({"rank", "world", "me", "group", "device"})  # the learner's ranks alone have them
+_HERE = frozenset({"rank", "world", "me", "group", "device"})  # only the learner's ranks have them
 _READY = frozenset(vars(builtins)) | {"torch", "dist"}
 
 
 def defined_names(cell: str) -> list[str]:
-    """The names that a cell binds at its top level: functions, classes, imports and values; also
-    where it is not Python as a whole, as far as that can be seen."""
+    """Return the names that a cell binds at its top level: functions, classes, imports, values. If
+    the cell is not valid Python, return only names after `def` or `class`."""
     try:
         return sorted(bound_by(ast.parse(cell).body))
-    except (SyntaxError, ValueError):  # a magic among the lines, or a null byte
+    except (SyntaxError, ValueError):  # a magic in a later line, or a null byte
         return re.findall(r"^(?:async\s+)?(?:def|class)\s+(\w+)", cell, re.MULTILINE)
 
 
 class Definitions:
-    """What the cells of one notebook have defined, in the order in which they were run."""
+    """The definitions in the cells of one notebook, in execution order."""
 
     def __init__(self) -> None:
         self.sources: dict[str, str] = {}  # a name → the last `%%ranks` cell that bound it
@@ -44,28 +44,26 @@ class Definitions:
         self.older = set(self.sources) - set(names)
 
     def ran_in_notebook(self, result) -> None:
-        """Take note of a cell by what IPython says of it after its run."""
+        """Record a cell that ran in the notebook, from IPython's result object."""
         cell = result.info.raw_cell or ""
         if result.error_before_exec is None and not cell.lstrip().startswith("%%"):
             self.elsewhere |= set(defined_names(cell))
 
     def remark(self, name: str) -> str:
-        """Why the answer that the learner has in mind may not be the one that was read."""
+        """Explain why the answer that was read may differ from the learner's intended answer."""
         if name in self.elsewhere:
-            since = ", since the last `%%ranks` cell that held it" if name in self.sources else ""
+            since = ", since the last `%%ranks` cell that had it" if name in self.sources else ""
             return (
                 f"`{name}` is defined in the notebook's own process{since}: is `%%ranks` the first "
                 "line of its cell?"
             )
         if name in self.older:
-            return (
-                f"That is the last `%%ranks` cell that held `{name}`: no later one has defined it."
-            )
+            return f"That is the last `%%ranks` cell with `{name}`: no later one has defined it."
         return ""
 
 
 def bound_by(statements: Iterable[ast.stmt]) -> set[str]:
-    """The names that these statements bind, those inside `if`, `try` and loops among them."""
+    """Return the names that these statements bind, including those inside `if`, `try` and loops."""
     found: set[str] = set()
     for one in _leaves(statements):
         if isinstance(one, DEFINITIONS):
@@ -78,7 +76,7 @@ def bound_by(statements: Iterable[ast.stmt]) -> set[str]:
 
 
 def loop_variables(cell: str) -> set[str]:
-    """The names that only a `for` loop of this cell binds, at its top level."""
+    """Return the names that only a `for` loop binds at the top level of this cell."""
     try:
         leaves = list(_leaves(ast.parse(cell).body))
     except (SyntaxError, ValueError):
@@ -88,17 +86,17 @@ def loop_variables(cell: str) -> set[str]:
 
 
 def definition(tree: ast.Module, name: str) -> ast.stmt | None:
-    """The last statement of a cell that binds `name`: it is what the name means afterwards."""
+    """Return the last statement of a cell that binds `name`, which defines its meaning."""
     binding = [one for one in _leaves(tree.body) if name in bound_by([one])]
     return binding[-1] if binding else None
 
 
 def carried(name: str, sources: Mapping[str, str]) -> dict[str, str]:
-    """For each cell that the answer `name` needs, helpers first, what of it is carried.
+    """Return the carried part of each cell that the answer `name` needs, helpers first.
 
-    A cell that cannot be parsed raises the SyntaxError that says why.
+    A cell that cannot be parsed raises the SyntaxError with the reason.
     """
-    order: list[str] = []  # as they were needed: the answer's own cell first
+    order: list[str] = []  # in the order of need: the answer's own cell first
     needed = {name}
     while True:
         before = len(order), len(needed)
@@ -119,7 +117,7 @@ def carried(name: str, sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def _made_of(source: str, needed: set[str]) -> set[str]:
-    """What the values that are needed are made of: the names may stand in other cells."""
+    """Return the names from which the needed values are computed; other cells may bind them."""
     body = [n for n in ast.parse(source).body if bound_by([n]) & needed]
     made = (n for n in body if _may_be_carried(n) and not isinstance(n, DEFINITIONS))
     return set().union(*(loaded(n) for n in made if not _sends(n)))
@@ -131,7 +129,7 @@ def _helps(source: str, name: str) -> bool:
 
 
 def wanted_by(source: str) -> set[str]:
-    """The global names that a cell reads: at its top level, in its functions and classes."""
+    """Return the global names that a cell reads, at its top level, in functions and in classes."""
     found: set[str] = set()
     tables = [symtable.symtable(source, "cell", "exec")]
     while tables:
@@ -144,8 +142,8 @@ def wanted_by(source: str) -> set[str]:
 
 
 def _kept_text(source: str, needed: set[str], known: set[str], stale: set[str]) -> str:
-    """The cell with all that is not carried blanked, line for line; `known` are the names that
-    other carried cells bind, `stale` those that a later cell has bound anew."""
+    """Return the cell with all parts that are not carried blanked, line for line; `known` are names
+    that other carried cells bind, and `stale` are names that a later cell has rebound."""
     text = source.splitlines()
     lines = [""] * len(text)
     body = [n for n in ast.parse(source).body if not bound_by([n]) or bound_by([n]) - stale]
@@ -156,7 +154,7 @@ def _kept_text(source: str, needed: set[str], known: set[str], stale: set[str]) 
 
 
 def _kept(body: list[ast.stmt], needed: set[str], known: set[str]) -> list[ast.stmt]:
-    """Statements in their order, until no more is found to belong: a value may need another."""
+    """Return the statements to keep, in order, including values that other kept statements need."""
     chosen = {i: n for i, n in enumerate(body) if isinstance(n, (*DEFINITIONS, *_IMPORTS))}
     needed = set(needed)
     while True:
@@ -174,15 +172,15 @@ def _kept(body: list[ast.stmt], needed: set[str], known: set[str]) -> list[ast.s
 
 
 def _is_constant(node: ast.stmt, have: set[str]) -> bool:
-    """Whether it gives a name a value without a call: it goes with its cell, needed or not, unless
-    it rests on what is left out."""
+    """Return True for a value without a call, which is carried with its cell, needed or not, unless
+    it depends on an omitted part."""
     if not isinstance(node, (ast.Assign, ast.AnnAssign)) or _part_of_something(node):
         return False
     return not any(map(_runs, ast.walk(node))) and not _at_once(node) - have - _HERE
 
 
 def _belongs(node: ast.stmt, needed: set[str], have: set[str]) -> bool:
-    """Whether a statement makes, or completes, a value that is read, out of what is carried."""
+    """Return True if a statement creates or completes a needed value from carried parts."""
     if isinstance(node, _BLOCKS):
         leaves = list(_leaves([node]))
         makes = bound_by([node]) | _completed(leaves)
@@ -210,8 +208,8 @@ def _may_be_carried(node: ast.stmt) -> bool:
 
 
 def _sends(node: ast.AST) -> bool:
-    """Whether it calls torch.distributed while it is defined: what a trial does, and no answer. A
-    lambda calls nothing yet."""
+    """Return True if a statement calls torch.distributed when it runs, as a trial does but a
+    definition does not. A lambda does not call anything yet."""
     if isinstance(node, ast.Lambda):
         return False
     if isinstance(node, ast.Call):
@@ -222,7 +220,7 @@ def _sends(node: ast.AST) -> bool:
 
 
 def _completed(nodes: Iterable[ast.stmt]) -> set[str]:
-    """`T` of `T["a"] = …` and of `T.append(…)`."""
+    """Return the names of objects that statements change, as in `T["a"] = …` or `T.append(…)`."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -235,7 +233,7 @@ def _completed(nodes: Iterable[ast.stmt]) -> set[str]:
 
 
 def _leaves(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements, with those inside blocks in the place of the blocks; a loop tells its target."""
+    """Yield statements, with blocks replaced by their content; a loop also yields its target."""
     for one in statements:
         if not isinstance(one, _BLOCKS):
             yield one
@@ -248,7 +246,7 @@ def _leaves(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _part_of_something(node: ast.stmt) -> bool:
-    """A value given to a part of something else, which may be the check's own."""
+    """Return True if a value is assigned to part of an object, which may belong to the check."""
     return any(_stores_part(part) for part in ast.walk(node))
 
 
@@ -262,19 +260,19 @@ def _stored(part: ast.AST) -> bool:
 
 
 def _runs(node: ast.AST) -> bool:
-    """Whether it does more than make a value."""
+    """Return True if a node runs code, as a call or an await does."""
     return isinstance(node, (ast.Call, ast.Await))
 
 
 def loaded(tree: ast.AST) -> set[str]:
-    """The names that a piece of code reads, at any depth."""
+    """Return the names that a piece of code reads, at any depth."""
     nodes = ast.walk(tree)
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def _at_once(node: ast.AST) -> set[str]:
-    """The names that are read when the statement runs: not those inside a lambda, nor a
-    comprehension's own."""
+    """Return the names that are read when the statement runs, without names inside a lambda and a
+    comprehension's own names."""
     if isinstance(node, ast.Lambda):
         defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
         return set().union(*map(_at_once, defaults))

@@ -1,7 +1,7 @@
-"""Cells on the ranks of one notebook: run to an end, whatever is in them, and explained.
+"""Cells on the ranks of one notebook: each ends in every case, and each failure is explained.
 
-Runs a cell on all ranks with a deadline, tells the first cause from what followed from it, and
-keeps the ranks' variables wherever that is possible. Lesson 00 shows every one of these turns.
+A cluster runs a cell on all ranks with a deadline, separates the first cause from its consequences,
+and keeps the ranks' variables if possible. Lesson 00.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from course_classroom.ranks.lost_gpu import ADVICE, lost_gpu
 from course_classroom.ranks.own_time import OwnTime
 from course_classroom.ranks.wire import Outcome
 
-STARTED_AGAIN = "The ranks were started again: their variables are gone."
-FIRST_SIGN, NEXT_SIGN = 1.0, 0.5  # seconds until a cell shows a sign of life, and the next one
-GRACE = 4.0  # seconds that ranks have to come back after the deadline
+STARTED_AGAIN = "The ranks were restarted, so their variables are gone."
+FIRST_SIGN, NEXT_SIGN = 1.0, 0.5  # seconds until a cell's first sign of life, and until the next
+GRACE = 4.0  # seconds for ranks to return after the deadline
 
 
-# Is shown the output so far, what the ranks do, and how long they have done it.
+# Receives the output so far, the ranks' activity, and its duration.
 Alive = Callable[[Sequence[Outcome], list[str], OwnTime], None]
 
 
 @dataclass
 class Ended:
-    """A cell's end: an outcome for each rank, and what became of the groups."""
+    """The end of a cell: an outcome for each rank, and the state of the groups."""
 
     outcomes: list[Outcome]
     scene: Scene
     notes: list[str] = field(default_factory=list)
     timed_out: bool = False
     interrupted: bool = False
-    limit: float = 0.0  # seconds after which it was ended, or would have been
-    busy: str = ""  # where the ranks had too little of the time: that the machine is busy
+    limit: float = 0.0  # its limit in seconds
+    busy: str = ""  # if the ranks got too little processor time: the machine's load
 
     @property
     def failed(self) -> bool:
-        """Also where every rank came to its end: too late, or with a call that was not answered."""
+        """Return True if a rank failed, or if the cell ended late or with an unanswered call."""
         late = self.timed_out or self.interrupted
         return late or self.unanswered or any(o.status != "ok" for o in self.outcomes)
 
     @property
     def unanswered(self) -> bool:
-        """Whether a rank has begun a call, without waiting for it, that another never made."""
+        """Return True if a rank began a call without waiting, and another rank never made it."""
         return any(fact.kind == "unanswered" for fact in self.scene.facts)
 
 
 class Cluster(Crew):
-    """The ranks of a notebook: `start`, `run` cells, `push` and `pull` values, `stop`."""
+    """The ranks of a notebook, with the methods `start`, `run`, `push`, `pull` and `stop`."""
 
     cells = 0
 
@@ -69,14 +69,14 @@ class Cluster(Crew):
         work: float | None = None,
         alive: Alive | None = None,
     ) -> Ended:
-        """Run a cell on the ranks named (all by default) and wait for them, up to `deadline`.
+        """Run a cell on the given ranks (default: all), and wait at most `deadline` seconds.
 
-        The deadline counts the ranks' own time; the wall's may be `own_time.SHARE` times as long.
-        `work` is a shorter limit of the time that a rank has a processor; a wait does not count.
+        The deadline limits the ranks' own time, and wall time to `own_time.SHARE` times as much.
+        `work` is a shorter limit on a rank's processor time, which excludes waits.
         """
         with self._busy:
             try:
-                # Lines are counted as in the editor, where a magic's own line comes first.
+                # Lines are counted as in the editor, which includes the magic's line.
                 if first_line > 1 and not code.lstrip().startswith("%%"):
                     code = "#\n" * (first_line - 1) + code
                 about = {"checked": checked, "label": label}
@@ -94,7 +94,7 @@ class Cluster(Crew):
             "number": self.cells,
             "participants": ranks,
             "deadline": began + deadline,
-            # Below the deadline, because nothing else frees a rank that waits inside gloo.
+            # Below the deadline, because only this frees a rank that waits inside gloo.
             "group_timeout": max(0.5, 0.7 * deadline),
             **about,
         }
@@ -111,7 +111,7 @@ class Cluster(Crew):
             if not all(outcome.ended() for outcome in pending.values()):
                 self._free(pending, scene, ended)
             self._read_board(pending, scene)
-            # What the board says of calls and errors is true however slowly it came about.
+            # The board's report of calls and errors is right, however slow the machine is.
             doubtful = ended.timed_out or any(f.kind == "transport" for f in scene.facts)
             ended.limit = spent.nearer()[1]
             ended.busy = spent.busy() if doubtful and spent.starved() else ""
@@ -122,7 +122,7 @@ class Cluster(Crew):
         return ended
 
     def _wait(self, pending, spent, scene, alive) -> bool:
-        """Until all ranks ended or one died; True if the deadline passed first."""
+        """Wait until all ranks have ended or one has died; return True if the deadline is first."""
         asked, told = spent.began, spent.began + FIRST_SIGN - NEXT_SIGN
         while any(not o.ended() for o in pending.values()):
             now = time.monotonic()
@@ -131,7 +131,7 @@ class Cluster(Crew):
                 return True
             self.listen(pending, 50)
             if any(o.status == "died" for o in pending.values()):
-                # Nobody waits for the dead: the rest is released at once.
+                # Ranks must not wait for a dead one, so the others are released at once.
                 self._release(f"rank {_dead(pending)} died")
                 self.drain(pending, GRACE)
                 return False
@@ -151,12 +151,12 @@ class Cluster(Crew):
         self.board.set_status(self.world, {"cell": self.cells, "release": reason})
 
     def _free(self, pending, scene, ended) -> None:
-        """After the deadline or an interrupt: look once more, then end every rank's wait."""
+        """Look again after the deadline or an interrupt, then end every rank's wait."""
         scene.freed = True
         open_ranks = [r for r, o in pending.items() if not o.ended()]
         scene.look(self.ranks, open_ranks)
         self._release("the cell was interrupted" if ended.interrupted else "the cell was ended")
-        # Who waits on the board is free by now; an interrupt is for the rest.
+        # Ranks that wait on the board are free now; an interrupt frees the others.
         self.drain(pending, 0.2)
         for r, outcome in pending.items():
             if not outcome.ended():
@@ -175,10 +175,10 @@ class Cluster(Crew):
         scene.close(pending)
 
     def _left_behind(self, scene: Scene) -> list[str]:
-        """The calls in which threads of this cell still wait, for which no rank will come."""
+        """Describe the calls in which threads of this cell wait for ranks that will never join."""
         ranks = [r for r, status in scene.statuses.items() if status.get("late")]
         calls: dict[int, list[str]] = {}
-        limit = time.monotonic() + 1.0  # a call that all have made ends in a moment
+        limit = time.monotonic() + 1.0  # a call that all ranks have made ends soon
         while ranks and time.monotonic() < limit:
             time.sleep(0.05)
             calls = dict(zip(ranks, self.pull("__seat__.threads.waiting()", ranks), strict=True))
@@ -187,26 +187,26 @@ class Cluster(Crew):
             self.everywhere(lambda r: "__seat__.threads.give_up()", START_LIMIT, ranks)
         return [
             f"On rank {r} a thread that this cell started still waits in {calls[r][0]}. No rank "
-            "will come to that call: wait for a thread in its own cell, by thread.join()."
+            "will make that call. Wait for a thread in its own cell, with thread.join()."
             for r in ranks
         ]
 
     def _recover(self, ended: Ended, label: str, group_timeout: float, *, spoilt: bool) -> None:
-        """Back to ranks that work: as they are, with new groups, or started again."""
+        """Restore working ranks: leave them unchanged, give them new groups, or restart them."""
         lost = any(outcome.status in ("died", "stuck") for outcome in ended.outcomes)
         if any(lost_gpu(outcome.evalue) for outcome in ended.outcomes):
             lost = True
             ended.notes.append(ADVICE)
         if not lost and not spoilt and ended.scene.groups_intact():
-            ended.notes.append("The ranks' variables and groups are as they were.")
+            ended.notes.append("The ranks' variables and groups are unchanged.")
             return
-        # After a failed collective on NCCL only new processes are sound.
+        # After a failed collective on NCCL only new processes are safe.
         if not lost and self.backend == "gloo":
             try:
                 ended.notes.extend(self.join(group_timeout, f"the failure in {label}"))
                 return
             except RuntimeError:
-                pass  # a rank that cannot join again is replaced with all others
+                pass  # a rank that cannot join again is replaced together with all others
         self.restart(group_timeout)
         ended.notes.append(STARTED_AGAIN)
 
@@ -222,7 +222,7 @@ class Cluster(Crew):
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A second press of the stop button must not break off the repair; it takes seconds."""
+    """Ignore further interrupts from the stop button during the repair, which takes seconds."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

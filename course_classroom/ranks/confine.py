@@ -1,7 +1,7 @@
-"""Confine this process, for good: what it may read, where it may write, and nobody else's process.
+"""Permanent confinement of this process: limits on reading, writing and other processes.
 
-Landlock (Linux 5.13 and later) asks for no privilege, binds root as well, and what a confined
-process starts is confined too. Grading puts the ranks behind it, and with them the answers.
+Landlock (Linux 5.13 and later) needs no privilege, binds root as well, and also confines every
+child process. Grading confines the ranks in this way, and thereby the answers.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-PLACES = "COURSE_CONFINED"  # a variable: the places of a process that confines itself at its start
-_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls, by the same numbers everywhere
+PLACES = "COURSE_CONFINED"  # a variable: the places for a process that confines itself at its start
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # system calls, with the same numbers everywhere
 _VERSION, _PATH_BENEATH = 1, 1
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _CAPSET = 4, 38, {"x86_64": 126, "aarch64": 91}
 _CAPABILITIES_3 = 0x20080522
 
-# Rights of Landlock's first release, and what later ones know besides.
+# Rights in Landlock's first version, and additional ones of later versions.
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
-_SCOPES = 0b11  # no signal and no abstract socket beyond what is confined
+_SCOPES = 0b11  # no signal and no abstract socket to processes outside
 
-# Of the system: programs, libraries, and what they ask about hosts, users and time.
+# Parts of the system: programs, libraries, and data on hosts, users and time.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix/store", "/proc", "/sys")
 _ETC = ("hosts", "host.conf", "hostname", "resolv.conf", "nsswitch.conf", "gai.conf", "localtime")
 _ETC += ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "services", "protocols")
@@ -37,7 +37,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")  # no disk, no terminal
 
 
 class NotConfined(RuntimeError):
-    """The system could not do what was asked of it, and why."""
+    """An error for a confinement that the system could not provide, with the reason."""
 
 
 def version() -> int:
@@ -47,8 +47,8 @@ def version() -> int:
 
 
 def around(*write: Path | str) -> dict[str, str]:
-    """The variable for a process that may read and run the system, this Python with its packages
-    and this library, and may write to its own places as well."""
+    """Return the environment variable for a process that may read and run the system, this Python
+    with its packages and this library, and may write only to the given places."""
     paths = sysconfig.get_paths()
     python = [sys.prefix, sys.base_prefix, *(paths[n] for n in ("stdlib", "purelib", "platlib"))]
     root = Path(__file__).resolve().parents[2]
@@ -60,16 +60,16 @@ def around(*write: Path | str) -> dict[str, str]:
 
 
 def from_environment() -> None:
-    """Confine this process where its environment says so. Called before it has a second thread."""
+    """Confine this process if its environment requests it, before a second thread starts."""
     told = os.environ.get(PLACES)
     if told:
         confine(**json.loads(told))
 
 
 def confine(read: Sequence[str], write: Sequence[str]) -> None:
-    """Keep this thread, and all that it starts, to these places. There is no way back.
+    """Limit this thread, and everything that it starts, to these places, irrevocably.
 
-    It also gives up the means of root: capabilities, and programs that would give new ones.
+    It also gives up root's capabilities and the right to gain new privileges from programs.
     """
     release = version()
     if not release:
@@ -96,7 +96,7 @@ def confine(read: Sequence[str], write: Sequence[str]) -> None:
 
 
 def unreadable_by_others() -> None:
-    """Let no other process of this user look into this one: its memory, its descriptors."""
+    """Prevent this user's other processes from reading this process's memory and descriptors."""
     if sys.platform.startswith("linux"):
         _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -105,7 +105,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # not on this system: nothing to allow
+        return  # not available on this system
     try:
         if not os.path.isdir(f"/proc/self/fd/{place}"):
             rights &= _OF_FILES
@@ -115,10 +115,10 @@ def _allow(rules: int, path: str, rights: int) -> None:
 
 
 def without_capabilities() -> None:
-    """Give up what root, or the first process of a namespace, may do beyond others."""
+    """Give up the capabilities of root, or of the first process of a namespace."""
     number = _CAPSET.get(os.uname().machine)
     if number is None:
-        return  # Landlock holds without it
+        return  # Landlock works without it
     _called(number, struct.pack("=Ii", _CAPABILITIES_3, 0), struct.pack("=6I", *[0] * 6))
 
 

@@ -1,7 +1,7 @@
-"""The processes of one notebook's ranks: started, spoken to, given groups, ended without a trace.
+"""The processes of one notebook's ranks: their start, control, process groups, and complete end.
 
-`cluster.py` runs a learner's cells on them. Our own code goes through `everywhere`, which expects
-it to succeed; lesson 00 meets the ranks themselves.
+`cluster.py` runs a learner's cells on them. The course's own code runs through `everywhere`, which
+expects success. Lesson 00 introduces ranks.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Crew:
         odd: tuple[int, ...] = (),
     ):
         self.world = world
-        self.odd = odd  # the ranks with another hash secret, where ranks share one
-        self.env = dict(env or {})  # over what every rank gets
+        self.odd = odd  # the ranks with a different hash secret, if the others share one
+        self.env = dict(env or {})  # overrides every rank's variables
         self.notebook = notebook
         self.idle_seconds = idle_minutes * 60
         self.ranks: list[Rank] = []
@@ -65,14 +65,14 @@ class Crew:
             self._start_ranks(group_timeout)
 
     def stop(self) -> None:
-        """End every rank, remove its files, give the lease back. Safe to call at any time."""
+        """End every rank, remove its files, and return the lease. This is safe at any time."""
         self._end_ranks()
         lease, self.lease = self.lease, None
         if lease is not None:
             lease.give_back()
 
     def restart(self, group_timeout: float = 20.0) -> None:
-        """New processes on what the old ones held: nobody takes it in between."""
+        """Start new processes on the old processes' resources, without releasing the lease."""
         self._end_ranks()
         if self.lease is None:
             self.start(group_timeout)
@@ -101,7 +101,7 @@ class Crew:
             threading.Thread(target=self._release_when_idle, daemon=True).start()
 
     def _await_kernels(self, limit: float) -> None:
-        """Wait until each kernel knows of its listener, or has died, which the next call tells."""
+        """Wait until each kernel knows its listener or has died; the next call reports a death."""
         spent = OwnTime(pids := [rank.process.pid for rank in self.ranks], limit)
         poller = zmq.Poller()
         for rank in self.ranks:
@@ -116,7 +116,7 @@ class Crew:
         ranks, self.ranks = self.ranks, []
         folder, self.folder = self.folder, None
         if folder is not None:
-            # What a cell has started or forked ends with its rank, whatever session it made.
+            # Processes that a cell has started or forked end with its rank, in whatever session.
             end_all([rank.process.pid for rank in ranks], [str(folder)])
         for rank in ranks:
             rank.kill()
@@ -129,13 +129,13 @@ class Crew:
         self.everywhere(lambda r: code, 60.0, ranks)
 
     def pull(self, expression: str, ranks: list[int] | None = None) -> list:
-        """The value of an expression on each rank, in rank order: data, whatever a rank sends."""
+        """Return the value of an expression on each rank, in rank order, as plain data."""
         ask = f"{_VALUES}.give({expression})"
         outcomes = self.everywhere(lambda r: "", 60.0, ranks, values={"it": ask})
         return [_pulled(outcome) for outcome in outcomes]
 
     def join(self, timeout: float, reason: str = "") -> list[str]:
-        """Groups for all ranks, made anew; notes for the learner about what held the old ones."""
+        """Create new groups for all ranks; return notes for the learner on users of old groups."""
         self._joins += 1
         meet = self.folder / f"rendezvous-{self._joins}"
         code = f"__seat__.join({str(meet)!r}, {timeout!r}, {reason!r})"
@@ -145,10 +145,10 @@ class Crew:
         if not reason:
             return []
         holders = dict.fromkeys(one for _, mine in found for one in mine)  # each named once
-        notes = ["The groups were made anew; the ranks' other variables are as they were."]
+        notes = ["New groups were created; the ranks' other variables are unchanged."]
         if holders:
             named = named_holders(list(holders))
-            notes.append(f"These hold a dead group, make them again before you use them: {named}.")
+            notes.append(f"These hold a dead group. Create them again before use: {named}.")
         return notes
 
     def everywhere(
@@ -158,7 +158,7 @@ class Crew:
         ranks: list[int] | None = None,
         values: dict[str, str] | None = None,
     ) -> list[Outcome]:
-        """Run our own code, which is expected to succeed, on the ranks named (all by default)."""
+        """Run the course's own code, which must succeed, on the given ranks (default: all)."""
         ranks = list(range(self.world)) if ranks is None else ranks
         pending = {r: self.ranks[r].execute(code(r), values=values) for r in ranks}
         spent = self.drain(pending, limit)
@@ -178,7 +178,7 @@ class Crew:
         return list(pending.values())
 
     def drain(self, pending: dict[int, Outcome], seconds: float) -> OwnTime:
-        """Listen until all have ended, up to a bound of the ranks' own time."""
+        """Listen until all pending ranks have ended, up to a limit of the ranks' own time."""
         spent = OwnTime([self.ranks[r].process.pid for r in pending], seconds)
         while not spent.over() and any(not o.ended() for o in pending.values()):
             self.listen(pending, 50)
@@ -186,7 +186,7 @@ class Crew:
         return spent
 
     def listen(self, pending: dict[int, Outcome], patience_ms: int) -> None:
-        """Take what the ranks have sent; a process that ended has died."""
+        """Receive the ranks' messages; a process that ended counts as died."""
         poller = zmq.Poller()
         for r, outcome in pending.items():
             if not outcome.ended():
@@ -211,7 +211,7 @@ class Crew:
 
 
 def _pulled(outcome: Outcome) -> object:
-    """The value that a rank was asked for; a RuntimeError in words where there is none."""
+    """Return the requested value of a rank, or raise a RuntimeError with the reason."""
     reply = outcome.values["it"]
     if reply["status"] != "ok":
         cause = "" if reply["ename"] == "CannotTravel" else f"{reply['ename']}: "
@@ -225,7 +225,7 @@ def _pulled(outcome: Outcome) -> object:
 def environment(
     rank: int, world: int, folder: Path, lease: leases.Lease, own: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """A rank's variables: who it is, for libraries that ask, `own`, and what it may use."""
+    """Return a rank's environment: its identity for libraries, `own`, and its limits."""
     env = dict(os.environ)
     for name in ("MASTER_ADDR", "MASTER_PORT"):  # left by a launcher; no port is used here
         env.pop(name, None)

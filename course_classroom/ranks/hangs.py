@@ -1,7 +1,7 @@
-"""Why a cell did not end well: who waits where, who never came and what it did instead.
+"""Explanations of failed cells: the ranks that wait, and the activity of the missing ranks.
 
-Puts together what the board, the ranks' stacks and their errors say, the first cause first, for any
-code that talks through torch: raw collectives, our verbs, DDP, FSDP2. Lesson 00 reads one of these.
+An explanation combines the board with the ranks' stacks and errors, first cause first, for any code
+that communicates through torch, such as DDP and FSDP2. Lesson 00 reads one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from course_classroom.ranks.board import Board
 from course_classroom.ranks.lost_gpu import lost_gpu
 from course_classroom.ranks.wire import Outcome, Rank
 
-# Errors that follow from another rank's doing, as the transports word them.
+# Errors that follow from a different rank's failure, as the transports word them.
 _TRANSPORT = re.compile(
     r"gloo|nccl|timed out|timeout|connection (closed|reset|refused)|broken pipe|unbound buffer",
     re.IGNORECASE,
@@ -33,7 +33,7 @@ class Fact:
 
 @dataclass
 class Scene:
-    """What can be seen of the cell from outside, while it runs and after it."""
+    """The state of a cell that is visible from outside, during and after its run."""
 
     board: Board
     cell: int
@@ -47,20 +47,20 @@ class Scene:
     _waiting: dict[int, tuple] = field(default_factory=dict)
 
     def look(self, ranks: list[Rank], open_ranks: list[int]) -> None:
-        """Ask the ranks that have not ended where they are."""
+        """Ask the ranks that have not ended for their stacks."""
         for r in open_ranks:
             stack = ranks[r].ask_stack()
             if stack.get("where"):
                 self.stacks[r] = stack
 
     def deadlock(self, open_ranks: list[int]) -> str:
-        """In words, when all that still run have waited for each other since the last look."""
+        """Describe a deadlock: all running ranks have waited for each other since the last look."""
         before, self._waiting = self._waiting, {}
         for r in open_ranks:
             status = self._status(r)
             if status.get("state") != "waiting":
                 return ""
-            # It has what it waits for, and has not had the processor to see it.
+            # The awaited call was made, but the rank has not had processor time to see it.
             if not self._absent(status["key"], status["n"]):
                 return ""
             if any(self._has_called(*message) for message in status.get("or", [])):
@@ -78,7 +78,7 @@ class Scene:
         return any(call["key"] == key and call["n"] >= number for call in calls)
 
     def progress(self, open_ranks: list[int]) -> list[str]:
-        """What the ranks of a long cell do, a line for those that do the same."""
+        """Describe the ranks' activity in a long cell, with one line for ranks that do the same."""
         doing: dict[tuple[bool, str], list[int]] = {}
         for r in open_ranks:
             status, stack = self._status(r), self.stacks.get(r, {})
@@ -90,21 +90,21 @@ class Scene:
         return [_does(waits, what, who) for (waits, what), who in doing.items()]
 
     def close(self, outcomes: dict[int, Outcome]) -> None:
-        """The cell is over: read the board a last time, and say what each rank did."""
+        """Read the board once more after the cell, and record each rank's result."""
         for r in self.participants:
             self.statuses[r] = self._status(r)
             calls = [call for _, call in self.board.calls(r) if call["cell"] == self.cell]
-            # A receive from any rank that has arrived stands there again, as that of its sender.
+            # A receive from any rank that has arrived is posted again as that of its sender.
             again = [call["arrived"] for call in calls if "arrived" in call]
             self.calls[r] = [call for call in calls if [call["key"], call["n"]] not in again]
         self.facts = [self._fact(outcomes[r]) for r in self.participants]
 
     def groups_destroyed(self) -> bool:
-        """Whether the cell itself has taken some rank out of all groups."""
+        """Return True if the cell itself has removed some rank from all groups."""
         return any(status.get("alone") for status in self.statuses.values())
 
     def groups_intact(self) -> bool:
-        """Whether every member of every group made the same calls, and none failed on the way."""
+        """Return True if all members of every group made the same calls, and none failed."""
         if not self.checked or self.groups_destroyed():
             return False
         if any("counts" not in self.statuses[r] for r in self.participants):
@@ -114,9 +114,9 @@ class Scene:
         return even and not any(fact.kind == "transport" for fact in self.facts)
 
     def ordered(self) -> list[Fact]:
-        """The first cause first, then what followed from it."""
+        """Return the facts with the first cause first, then its consequences."""
         first = min((fact.at for fact in self.facts if fact.kind == "raised"), default=0.0)
-        # Errors within a tenth of a second have one cause: rank order, the same on every run.
+        # Errors within a tenth of a second have one cause, so rank order keeps runs equal.
         late = {f.rank: f.kind == "raised" and f.at - first > 0.1 for f in self.facts}
         return sorted(self.facts, key=lambda f: (_ORDER.index(f.kind), late[f.rank], f.rank))
 
@@ -145,7 +145,7 @@ class Scene:
             return fact("died", outcome.evalue + seen_in)
         verb = stack.get("verb", "")
         if outcome.status == "stuck":
-            place = "did not come back, and did not say where it is"
+            place = "did not come back, and its place is unknown"
             if stack:
                 place = f"did not come back from {stack['where']}: {stack['source']}"
             return fact("stuck", place + (f" ({verb})" if verb else ""))
@@ -175,13 +175,13 @@ class Scene:
         return fact("raised", f"raised {said}{where}")
 
     def _owed(self, r: int) -> dict:
-        """The first call of this rank that some other member has not made."""
+        """Return the first call of this rank that some other group member has not made."""
         return next((call for call in self.calls[r] if self._missing(call)), {})
 
     def _unanswered(self, r: int) -> tuple[dict, list[int]]:
-        """A call that this rank has begun and others have not made, by what all have counted.
+        """Return a call that this rank has begun and the ranks that have not made it.
 
-        The board forgets calls; the counts are of the whole cell.
+        The board drops old calls, but the counts cover the full cell.
         """
         for key, count in self.statuses[r].get("counts", {}).items() if self.checked else ():
             made = {m: self._count(m, key) for m in _members(key)}
@@ -193,7 +193,7 @@ class Scene:
         return {}, []
 
     def _count(self, r: int, key: str) -> int | None:
-        """How often a rank that has ended the cell called on this group; None where unknown."""
+        """Count the calls of a rank on this group in the finished cell; None if unknown."""
         counts = self.statuses.get(r, {}).get("counts")
         return None if counts is None else counts.get(key, 0)
 
@@ -208,7 +208,7 @@ class Scene:
         ]
 
     def _disagreement(self, r: int) -> str:
-        """What each member called at the place where rank r's last call met the others'."""
+        """Describe the calls of all members at the position of rank r's last call."""
         mine = self.calls[r][-1]
         said: dict[str, list[int]] = {}
         for peer in self.participants:
@@ -228,7 +228,7 @@ class Scene:
 
 
 def _members(key: str) -> list[int]:
-    """The ranks of a group or a message, which its key on the board names."""
+    """Return the ranks of a group or a message, read from its key on the board."""
     return [int(number) for number in re.findall(r"\d+", key.rsplit(":", 1)[1])]
 
 

@@ -1,7 +1,7 @@
-"""The output of ranks: all of it in rank order once a cell has ended, the newest lines before that.
+"""The output of ranks: the newest lines during a cell, and all lines in rank order afterwards.
 
-While a cell runs, a live area below it shows these lines and says what the ranks do. It is gone
-when the cell ends, so that a notebook keeps the same output on every run. From lesson 00 on.
+While a cell runs, a live area below it shows these lines and the ranks' activity. The area
+disappears when the cell ends, so a notebook keeps the same output on every run. From lesson 00 on.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from IPython.display import clear_output, display
 from course_classroom.ranks.own_time import OwnTime
 from course_classroom.ranks.wire import Outcome
 
-# Lines of torch's C++ side, with a time in them. The course says the same in plainer words, or it
-# needs no saying, as when a profiler starts.
+# Lines from torch's C++ code that contain a time. The course reports the same in plainer words, or
+# they are not needed, as when a profiler starts.
 _NOISE = re.compile(
     r"^((\[rank\d+\]:)?\[[WEI]\d{4} |(USDT|INFO|STAGE):\d{4}-\d\d-\d\d .*\.cpp:\d+\] ).*$\n?",
     re.MULTILINE,
 )
 NEWEST = 8  # lines of each rank in the live area
-QUIET = 3.0  # seconds that a check may take without a live line
-_PAGE = "(Does this line stand still since you opened the page again? Run `%ranks last`.)"
+QUIET = 3.0  # seconds before a check shows a live line
+_PAGE = "(Has this line not changed since you reopened the page? Run `%ranks last`.)"
 
 
 def show(outcomes: Iterable[Outcome]) -> None:
-    """Print and display what the ranks printed and displayed, rank after rank."""
+    """Print and display the output of the ranks, rank after rank."""
     for outcome in outcomes:
         tag, text = _tag(outcome), ""
         for output in outcome.outputs:
@@ -47,7 +47,7 @@ def show(outcomes: Iterable[Outcome]) -> None:
                 display(data, raw=True, metadata=output.get("metadata", {}))
         _flush(tag, text)
         if outcome.dropped:
-            print(f"{tag}… and {outcome.dropped:,} characters more, which are not shown")
+            print(f"{tag}… and {outcome.dropped:,} more characters, which are not shown")
 
 
 def newest(outcomes: Iterable[Outcome]) -> list[str]:
@@ -66,7 +66,7 @@ def _tag(outcome: Outcome) -> str:
 
 
 def _lines(tag: str, text: str) -> list[str]:
-    # A progress bar's line is rewritten many times: its last state is what a reader would see.
+    # A progress bar rewrites its line many times; a reader sees only the last state.
     lines = text.removesuffix("\n").split("\n") if text else []
     return [tag + line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines]
 
@@ -78,10 +78,10 @@ def _flush(tag: str, text: str) -> str:
 
 
 class LiveArea:
-    """A text below a running cell that changes, and is gone when the cell has ended."""
+    """A changing text below a running cell, which is removed when the cell has ended."""
 
     def __init__(self) -> None:
-        # Only where a person looks on: an executed notebook needs no signs of life.
+        # Only for a viewer, because an executed notebook needs no signs of life.
         self.wanted = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
         self.text = ""
         self._handle = None
@@ -96,12 +96,12 @@ class LiveArea:
             self._handle.update(bundle, raw=True)
 
     def show(self, outcomes: Sequence[Outcome], doing: list[str], spent: OwnTime) -> None:
-        """Show the newest lines of the ranks, their work, and the end of the cell."""
+        """Show the newest lines of the ranks, their activity, and the time left."""
         line = f"{spent.wall:.0f} s · this cell is ended after {spent.left()}"
         self.say("\n".join([*newest(outcomes), line, *doing, _PAGE]))
 
     def clear(self) -> bool:
-        """Remove the area, and with it all output of the cell so far; whether it was there."""
+        """Remove the area and all output of the cell so far; return True if the area existed."""
         if self._handle is not None:
             clear_output()
         return self._handle is not None
@@ -109,9 +109,9 @@ class LiveArea:
 
 @contextmanager
 def watched(doing: Callable[[], str]) -> Iterator[None]:
-    """Show what goes on, as `doing` says it, where the block takes longer than some seconds.
+    """Show the current activity from `doing`, if the block takes more than a few seconds.
 
-    A thread of its own says it, because the block may be at work in any part of a check.
+    A separate thread shows it, because the block may be in any part of a check.
     """
     area, ended, began = LiveArea(), threading.Event(), time.monotonic()
 
@@ -119,7 +119,7 @@ def watched(doing: Callable[[], str]) -> Iterator[None]:
         while not ended.wait(max(0.5, began + QUIET - time.monotonic())):
             area.say(f"{time.monotonic() - began:.0f} s · {doing()}")
 
-    # The thread speaks for this cell: a notebook tells outputs apart by their context.
+    # The thread writes for this cell, because a notebook assigns outputs by their context.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)
     if area.wanted:
         thread.start()

@@ -1,8 +1,8 @@
-"""The time that ranks have had for themselves: at work or asleep, not queueing for a processor.
+"""The ranks' own time: the time in which they run or sleep, but not queue for a processor.
 
-On a machine that many share, a cell's seconds on the wall say little about the cell. Linux counts
-for each thread how long it ran and how long it was ready to run and did not (schedstat); elsewhere
-all of the time on the wall counts as the ranks' own. Lesson 00's deadlines are of this time.
+On a shared machine, the wall time of a cell depends on the other users. For each thread, Linux
+counts the time it ran and the time it waited for a processor (schedstat). On other systems all wall
+time counts as the ranks' own. Lesson 00's deadlines are measured in this time.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import os
 import time
 from collections.abc import Sequence
 
-SHARE = 12.0  # times its limit that something may take by the wall, on a machine however busy
-TICK = 0.1  # seconds between two looks at the counters
-ENOUGH = 0.3  # of the limit at work: who has had this much by the end has no excuse
-# The threads that work for a cell: the rank's first one, and gloo's that carry out collectives.
-# gloo's network threads look round a hundred times a second whether there is work or not.
+SHARE = 12.0  # maximum ratio of wall time to the limit, on a machine however busy
+TICK = 0.1  # seconds between two reads of the counters
+ENOUGH = 0.3  # fraction of the limit at work above which a rank has no excuse
+# Threads that count are the rank's main thread, and gloo's threads that run collectives. gloo's
+# network threads poll a hundred times a second, with or without work.
 _WORKS = "pt_gloo_runloo"
 
 
 class OwnTime:
-    """One wait for some processes, by their own clock and by the wall's.
+    """A wait for some processes, measured in their own time and in wall time.
 
-    `at_work` is the most that one of them has had of a processor, `idle` how long all of them have
-    been asleep without a break, `own` the wall's time less what they queued, one after another.
+    `at_work` is the longest processor time of a process, `idle` the time for which all processes
+    have slept without a break, and `own` the wall time minus their queueing times.
     """
 
     def __init__(self, pids: Sequence[int], limit: float, work: float | None = None):
@@ -40,7 +40,7 @@ class OwnTime:
         return max(self._ran.values(), default=0.0)
 
     def look(self, open_pids: Sequence[int]) -> None:
-        """Read the clocks of those that have not ended; cheap enough for every turn of a loop."""
+        """Read the counters of running processes, which is cheap enough for a tight loop."""
         now = time.monotonic()
         self.wall, passed = now - self.began, now - self._looked
         if passed < TICK:
@@ -57,21 +57,21 @@ class OwnTime:
         self.idle = self.idle + passed if moved < 0.02 * passed else 0.0
 
     def over(self) -> bool:
-        """Whether the limit has passed: of their own time, or of all that the wall allows."""
+        """Return True if the limit of own, working or wall time has passed."""
         return self.own > self.limit or self.at_work > self.work or self.wall > self.most
 
     def nearer(self) -> tuple[float, float]:
-        """Seconds used, and their limit: of the ranks' own time, or of their time at work."""
+        """Return the used seconds and the limit of own or working time, whichever is nearer."""
         both = (self.own, self.limit), (self.at_work, self.work)
         return max(both, key=lambda used: used[0] / used[1])
 
     def left(self) -> str:
-        """When the wait will be ended, which the seconds on the wall alone do not say."""
+        """Describe the ranks' remaining own time, which wall time does not show."""
         used, limit = self.nearer()
         return f"{limit:g} s of the ranks' own time, {used:.0f} s used"
 
     def starved(self) -> bool:
-        """Whether a wait that ended badly says nothing, because too little of it was theirs."""
+        """Return True if a failed wait is inconclusive because the ranks got too little time."""
         theirs = self.own > min(self.limit, self.wall / 2)
         enough = max(self.at_work, self.idle) > ENOUGH * self.limit
         return self.wall > 1.0 and not theirs and not enough
@@ -83,7 +83,7 @@ class OwnTime:
 
 
 def counters(pid: int) -> dict[int, tuple[float, float]]:
-    """Seconds run and seconds queued of each thread that works for a cell; empty where unknown."""
+    """Return the run and queued seconds of each working thread, or an empty dict if unknown."""
     found: dict[int, tuple[float, float]] = {}
     try:
         threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
@@ -102,7 +102,7 @@ def counters(pid: int) -> dict[int, tuple[float, float]]:
 
 
 def _since(before: dict, after: dict) -> tuple[float, float]:
-    """What the threads have run since, together, and the longest that one of them has queued."""
+    """Return the threads' total run time between two readings, and the longest queueing time."""
     ran = queued = 0.0
     for thread, (now_ran, now_queued) in after.items():
         then_ran, then_queued = before.get(thread, (0.0, 0.0))

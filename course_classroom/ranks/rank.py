@@ -1,7 +1,7 @@
-"""One rank of a notebook: a stock IPython kernel that sits in a seat.
+"""One rank of a notebook: a standard IPython kernel with a seat.
 
-Started by `cluster.py`, one process a rank, talking over private files and never over the network.
-It ends with the notebook's process, however that one ended. Lesson 00 meets it.
+`cluster.py` starts one process per rank, which communicates over private files, never over the
+network, and always ends with the notebook's process. Lesson 00 introduces ranks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import time
 import warnings
 from pathlib import Path
 
-sys.modules["debugpy.server"] = None  # a rank has no debugger, which would cost it 20 MB
+sys.modules["debugpy.server"] = None  # a rank has no debugger, which would take 20 MB
 import ipykernel.debugger  # noqa: E402, F401  (it looks for debugpy when it is imported)
 
-del sys.modules["debugpy.server"]  # a cell may import it
+del sys.modules["debugpy.server"]  # so that a cell can import it
 from ipykernel import ipkernel  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
@@ -28,7 +28,7 @@ from course_classroom.ranks import confine  # noqa: E402
 
 
 class _NoModules:
-    """`sys`, but for its list of modules."""
+    """`sys` without its list of modules."""
 
     modules: dict = {}
 
@@ -37,14 +37,14 @@ class _NoModules:
 
 
 class RankKernel(IPythonKernel):
-    """Runs a cell under its seat's referee; answers on the control channel while it is stuck."""
+    """A kernel that runs cells under its seat's referee and answers stack requests while stuck."""
 
     control_msg_types = [*IPythonKernel.control_msg_types, "stack_request"]
     seat = None
 
     def __init__(self, **kwargs):
-        # ipykernel lists the files of all modules for its debugger. A rank has none, and looking at
-        # three thousand modules would copy 20 MB that it shares with what it was forked from.
+        # ipykernel lists the files of all modules for its debugger. A rank has none, and reading
+        # three thousand modules would copy 20 MB that it shares with its parent.
         ipkernel.sys = _NoModules()
         try:
             super().__init__(**kwargs)
@@ -66,31 +66,31 @@ class RankKernel(IPythonKernel):
 
 
 class RankApp(IPKernelApp):
-    """The kernel's program, which keeps quiet: what a rank printed last is told when it fails."""
+    """The kernel's program without its own messages, because a rank's last output matters."""
 
     def log_connection_info(self) -> None:
-        """ipykernel's banner is for who connects by hand, and would stand in that story's place."""
+        """Omit ipykernel's banner for manual connections, which would appear in a rank's output."""
 
     def write_connection_file(self, **kwargs: object) -> None:
-        """The notebook's process has written it, and takes it away once the kernel is heard, which
-        may be before ipykernel comes back to it: to look into it, or to put the key there again."""
+        """Do nothing: the notebook's process has written the file, and removes it once the kernel
+        answers, possibly before ipykernel would read it again or write the key."""
 
 
 def sit_down(run_dir: str, rank: int, world: int) -> None:
-    """Take the seat; the notebook's process asks for this first."""
+    """Create the seat; it is the first request of the notebook's process."""
     from IPython import get_ipython
 
     from course_classroom.ranks.seat import Seat
 
     shell = get_ipython()
     shell.kernel.seat = shell.user_ns["__seat__"] = Seat(shell, rank, world, Path(run_dir))
-    # What the imports have made stays. The meter's look for what is alive then takes milliseconds:
-    # it walks over what cells have made since, and not over torch's half a million objects.
+    # Objects made by imports stay. The meter's search for live objects then takes milliseconds,
+    # because it visits only objects of cells, not torch's half a million.
     gc.freeze()
 
 
 def end_with_parent(run_dir: str, parent: int) -> None:
-    """Poll for the parent's end: it frees this rank even where it waits inside a collective."""
+    """Exit when the parent ends, even if this rank waits inside a collective."""
     while os.getppid() == parent:
         time.sleep(0.3)
     shutil.rmtree(run_dir, ignore_errors=True)
@@ -98,7 +98,7 @@ def end_with_parent(run_dir: str, parent: int) -> None:
 
 
 def forked(number: int, arguments: list[str]) -> None:
-    """Be a rank in a child of the prepared process, which is its parent."""
+    """Become a rank in a child of the prepared process, which is its parent."""
     with contextlib.suppress(OSError):  # the name that `top` and `ps -o comm` show
         Path("/proc/self/comm").write_text(f"course-rank-{number}")
     confine.from_environment()
@@ -106,14 +106,14 @@ def forked(number: int, arguments: list[str]) -> None:
 
 
 def main() -> None:
-    # torch loads while the kernel sets itself up: each takes the better part of a second.
+    # torch loads while the kernel starts, because each takes nearly a second.
     confine.from_environment()
     threading.Thread(target=__import__, args=("course_lib.ranks",), daemon=True).start()
     run(int(os.environ["COURSE_PARENT"]), sys.argv[1:])
 
 
 def run(parent: int, arguments: list[str]) -> None:
-    """Serve as a kernel until the notebook's end."""
+    """Serve as a kernel until the notebook ends."""
     run_dir = os.environ["COURSE_RUN_DIR"]
     warnings.filterwarnings("ignore", message="To exit: use")
     threading.Thread(target=end_with_parent, args=(run_dir, parent), daemon=True).start()

@@ -1,8 +1,8 @@
-"""The referee of a cell: no rank enters a collective before all have come, with the same call.
+"""The referee of a cell: a rank enters a collective only after all ranks make the same call.
 
-It sees every collective that torch issues (DDP's, FSDP2's, DTensor's too), posts it on the board
-and looks there for the others. So a mismatch or a missing rank becomes an error in milliseconds,
-and the group stays usable: nobody was inside it. Lesson 00 shows it at work.
+It sees every collective of torch (including DDP, FSDP2 and DTensor), posts it on the board and
+looks there for the other ranks' calls. A mismatch or a missing rank becomes an error in
+milliseconds, and the group stays usable because no rank was inside it. Lesson 00.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from course_lib.ledger.torch_calls.operations import NAMESPACES
 from course_lib.ledger.torch_calls.waits import WaitListener
 
 ENDED = ("done", "failed")
-PATIENCE = 0.5  # seconds; how long a call from C++ looks out for the others before it goes ahead
+PATIENCE = 0.5  # seconds for which a call from C++ waits for the others before it continues
 
 
 class CollectiveMismatch(RuntimeError):
-    """The ranks called different things at the same place."""
+    """An error for ranks that make different calls at the same place."""
 
 
 class NeverCame(RuntimeError):
-    """This rank waited for another that cannot come any more."""
+    """An error for a wait for a rank that can no longer make the call."""
 
 
 class Released(RuntimeError):
-    """The notebook ended this rank's wait: the deadline, an interrupt, a deadlock of all ranks."""
+    """An error when the notebook ends a wait after a deadline, an interrupt or a deadlock."""
 
 
 @dataclass
@@ -50,11 +50,11 @@ class Appointment:
     number: int
     post: dict
     missing: set[int]
-    entered: bool = False  # torch has been called: from here on the group depends on the others
+    entered: bool = False  # torch has been called, so the group now depends on the others
 
 
 class Referee(LightMode, WaitListener):
-    """Active on a rank while a checked cell runs there."""
+    """The referee, which is active on a rank while a checked cell runs there."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Referee(LightMode, WaitListener):
     ):
         super().__init__()
         self.board, self.inbox, self.rank = board, inbox, rank
-        self.office = board.slots - 1  # the notebook's own slot
+        self.office = board.slots - 1  # the slot of the notebook itself
         self.cell, self.participants, self.deadline = cell, set(participants), deadline
         self.dead, self.find_line = dead, find_line
-        # Calls on each group in this cell: unequal among its members means that one is owed.
+        # Calls on each group in this cell; if they differ among its members, a call is missing.
         self.counts: Counter[str] = Counter()
         self.any_source = AnySource(inbox, self.counts)
         self._promised: dict[int, tuple[dist.Work, Appointment]] = {}
@@ -91,7 +91,7 @@ class Referee(LightMode, WaitListener):
         if not call.asynchronous:
             self.meet(meeting)
         else:
-            # torch's C++ code waits where nobody can free it: give the others a chance to come.
+            # A rank inside torch's C++ code cannot be freed, so give the others time to come.
             self.meet(meeting, patience=0.0 if call.from_python else PATIENCE)
             args = call.bounded(func, args, self.deadline - time.monotonic() - 1.0)
         meeting.entered = True
@@ -101,7 +101,7 @@ class Referee(LightMode, WaitListener):
         return result
 
     def before_wait(self, work: dist.Work) -> None:
-        """A handle is about to be waited for: see that the others have come."""
+        """Check that the other ranks have made the call before a handle is waited for."""
         promised = self._promised.pop(id(work), None)
         if promised is not None:
             self.meet(promised[1])
@@ -109,14 +109,14 @@ class Referee(LightMode, WaitListener):
                 self._arriving[id(work)] = promised
 
     def after_wait(self, work: dist.Work, start: float, caller: FrameType) -> None:
-        """A message from any rank has come: say on the board whose it is."""
+        """Post the sender of a message that a receive from any rank has taken."""
         if id(work) in self._arriving:
             _, meeting = self._arriving.pop(id(work))
             sender = meeting.call.members[work._source_rank()]
             self._post_as_receive_from(sender, meeting, arrived=True)
 
     def meet(self, meeting: Appointment, patience: float = float("inf")) -> None:
-        """Compare the call with the other ranks', waiting for those that have not made it yet."""
+        """Compare the call with the other ranks' calls, and wait for ranks that have made none."""
         began, pause, said = time.monotonic(), 0.0, False
         while True:
             self._look(meeting)
@@ -130,14 +130,14 @@ class Referee(LightMode, WaitListener):
             if waited > 0.05 and not said:
                 self._say("waiting", meeting)
                 said = True
-            # Yielding first keeps a check near 0.1 ms where all come at once.
+            # Yielding first keeps a check near 0.1 ms if all ranks come at once.
             pause = 0.0 if waited < 0.002 else min(0.002, pause + 0.0002)
             time.sleep(pause)
         if said:
             self._say("running")
 
     def _look(self, meeting: Appointment) -> None:
-        """Compare with the ranks that have come, and strike them off the list of the missing."""
+        """Compare the call with the ranks that have made it, and remove these from `missing`."""
         if meeting.call.from_any:
             sends = self.any_source.sends(meeting.call, meeting.number)
             if sends and not self._one_fits(meeting, [theirs for _, theirs in sends]):
@@ -160,12 +160,12 @@ class Referee(LightMode, WaitListener):
         return any(ANYTHING in (ours, post["compare"]) or post["compare"] == ours for post in posts)
 
     def _open_receive(self, meeting: Appointment, peer: int) -> dict | None:
-        """A receive from any rank that this send may meet: one that fits and is not yet due to an
-        earlier send of this rank. Where none fits, the receiver is the one to refuse."""
+        """Return a receive from any rank that this send may match: the receive fits, and no earlier
+        send of this rank has taken it. If none fits, the receiver reports the error."""
         earlier = range(meeting.number - 1, 0, -1)
         met = next((n for n in earlier if self.inbox.find(peer, meeting.key, n) is not None), 0)
-        # Read after what is met: a message that arrives in between is then counted as neither, and
-        # not as both.
+        # Read after the search for the match, so that a message arriving in between is counted as
+        # neither instead of both.
         receives = any_source.still_open(self.inbox.posts(peer), any_source.open_key(meeting.call))
         if len(receives) < meeting.number - met:
             return None
@@ -179,7 +179,7 @@ class Referee(LightMode, WaitListener):
             post["compare"] = self.any_source.compare(meeting.call)
             post["arrived"] = [meeting.key, meeting.number]
             post["key"], post["n"] = self.any_source.arrive(meeting.call, sender)
-        else:  # it will not be received: a disagreement is reported by the key of both
+        else:  # it will not be received, and the common key reports the disagreement
             expected = self.any_source.expected(meeting.call)
             post["key"], post["n"] = next(rest for m, *rest in expected if m == sender)
         self.board.post(self.rank, post)
@@ -231,7 +231,7 @@ class Referee(LightMode, WaitListener):
         call = meeting.call
         ours = meeting.post["compare"]
         same = theirs["compare"] == ours or ANYTHING in (theirs["compare"], ours)
-        if same and call.exchange:  # what I send you has to be what you expect from me
+        if same and call.exchange:  # the rows I send you must be those that you expect from me
             me, you = call.members.index(self.rank), call.members.index(peer)
             sent, expected = call.exchange
             their_sent, their_expected = theirs["exchange"]
@@ -256,7 +256,7 @@ class Referee(LightMode, WaitListener):
             status = self.board.status(peer)
             if status.get("cell") != self.cell or status.get("state") not in ENDED:
                 continue
-            # It may have posted just before it ended: look once more.
+            # It may have posted just before it ended, so look once more.
             if self.inbox.find(peer, meeting.key, meeting.number) is not None:
                 continue
             if meeting.call.from_any and not self._all_have_ended(meeting):
@@ -268,13 +268,13 @@ class Referee(LightMode, WaitListener):
             raise NeverCame(f"{meeting.call.text} waits for rank {peer}, which {did}")
 
     def _all_have_ended(self, meeting: Appointment) -> bool:
-        """Whether no rank is left that could still send, and none has done so on its way out."""
+        """Return True if no missing rank can still send or has sent before its end."""
         statuses = [self.board.status(peer) for peer in meeting.missing]
         ended = [s.get("cell") == self.cell and s.get("state") in ENDED for s in statuses]
         return all(ended) and not self.any_source.sends(meeting.call, meeting.number)
 
     def _withdraw(self, meeting: Appointment) -> None:
-        # A call from C++ leaves its caller half done (DDP's reducer): no trust in that group.
+        # A call from C++ leaves its caller half done (DDP's reducer), so do not trust that group.
         if not meeting.entered and meeting.call.from_python:
             self.counts[meeting.key] -= 1
 

@@ -1,7 +1,7 @@
-"""Where running ranks keep their files, and how stray ones are found and ended.
+"""Files of running ranks, and the search for stray ranks.
 
-Each cluster has one private folder with its sockets, its board and a note of whose it is; the
-folder goes when the cluster ends, and `course stop` ends what a crash has left behind.
+Each cluster has a private folder with its sockets, its board and a note about its owner. The folder
+is removed when the cluster ends, and `course stop` ends processes left by a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Run:
     notebook: str
 
     def owner_alive(self) -> bool:
-        """Whether the process lives, and its number does not belong to another one now."""
+        """Return True if the owner lives, and no new process has reused its process id."""
         try:
             process = psutil.Process(self.owner)
             alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -35,42 +35,42 @@ class Run:
             return False
 
     def living(self) -> list[int]:
-        """The processes of its ranks, and what their cells have started or forked."""
+        """Return the processes of the ranks, and the processes that their cells have started."""
         return belonging(set(), [str(self.folder)])
 
     def end(self) -> int:
-        """Kill what still runs and remove the folder; how many processes there were."""
+        """Kill all these processes and remove the folder; return the number of killed processes."""
         return end_all([], [str(self.folder)], remove=True)
 
 
 def runtime_root() -> Path:
-    """The user's own folder for running clusters, refused when somebody else owns it."""
+    """Return the user's folder for running clusters, or raise an error if another user owns it."""
     base = os.environ.get("COURSE_RUNTIME_DIR")
     root = Path(base) if base else Path(tempfile.gettempdir()) / f"course-{os.getuid()}"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise RuntimeError(
-            f"no folder for the ranks' sockets can be made at {root} ({error.strerror}); "
-            "set COURSE_RUNTIME_DIR to a short path you can write to"
+            f"no folder for the ranks' sockets can be created at {root} ({error.strerror}); set "
+            "COURSE_RUNTIME_DIR to a short path that you can write to"
         ) from error
     found = root.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise RuntimeError(
-            f"{root} is not a folder that belongs to you alone; remove it, or set "
-            "COURSE_RUNTIME_DIR to another place"
+            f"{root} is not a folder that belongs only to you; remove it, or set "
+            "COURSE_RUNTIME_DIR to a different place"
         )
     return root
 
 
 def new_folder(notebook: str = "") -> Path:
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=runtime_root()))
-    # A unix socket's path has to fit into 107 bytes; the longest here is FOLDER/rank-999-ipc-5.
+    # A unix socket's path is limited to 107 bytes; the longest is FOLDER/rank-999-ipc-5.
     if len(str(folder)) > 85:
         folder.rmdir()
         raise RuntimeError(
-            f"{folder} is too long a path for the ranks' sockets ({len(str(folder))} characters, "
-            "85 at most); set COURSE_RUNTIME_DIR to a shorter one"
+            f"the path {folder} is too long for the ranks' sockets ({len(str(folder))} characters, "
+            "at most 85); set COURSE_RUNTIME_DIR to a shorter one"
         )
     me = psutil.Process()
     note = {"owner": me.pid, "owner_started": me.create_time(), "notebook": notebook}
@@ -79,7 +79,7 @@ def new_folder(notebook: str = "") -> Path:
 
 
 def all_runs() -> list[Run]:
-    """Every cluster of this user, by the notes they left."""
+    """Return every cluster of this user, read from the notes."""
     runs = []
     for note in sorted(runtime_root().glob("run-*/note.json")):
         try:
@@ -90,5 +90,5 @@ def all_runs() -> list[Run]:
 
 
 def sweep() -> int:
-    """End what belongs to notebooks that are gone; how many processes that were."""
+    """End the ranks of notebooks that have ended; return the number of ended processes."""
     return sum(run.end() for run in all_runs() if not run.owner_alive())

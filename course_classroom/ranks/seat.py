@@ -1,7 +1,7 @@
-"""A rank's seat in the classroom: its groups, its part of the board, what it remembers of cells.
+"""A rank's seat in the classroom: its groups, its part of the board, and its records of cells.
 
-It joins groups, makes them anew after a failure, names whatever still holds a dead one, and keeps
-the referee's books from cell to cell. Runs inside every rank of a notebook (lesson 00).
+It joins groups, recreates them after a failure, names the variables that still hold a dead group,
+and keeps the referee's records between cells. Every rank of a notebook has one (lesson 00).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Seat:
         self.board = Board(run_dir / "board", world + 1)
         self.inbox = Inbox(self.board)
         self.dead: dict[str, str] = {}
-        self.made_in: dict[str, tuple[int, str]] = {}  # variable → (id, the cell that made it)
-        self._loops: set[str] = set()  # variables of `for` loops, which nobody makes again
+        self.made_in: dict[str, tuple[int, str]] = {}  # variable → (id, the cell that defined it)
+        self._loops: set[str] = set()  # variables of `for` loops, which need not be created again
         self.generation = 0
         self._everyone = lambda: None
-        # A cell's file name in tracebacks → its label, and how far its lines are moved there.
+        # A cell's file name in tracebacks → its label, and the offset of its lines there.
         self._cells: dict[str, tuple[str, int]] = {}
         self._here = ""
         shell.user_ns["exit"] = shell.user_ns["quit"] = _no_exit
@@ -59,17 +59,17 @@ class Seat:
         _refuse_dead_names(self.dead, self.threads)
 
     def join(self, rendezvous: str, timeout: float, reason: str = "") -> list[tuple[str, str]]:
-        """Start the groups, or start them anew; the variables that hold one of the dead."""
+        """Start or recreate the groups; return the variables that hold a dead group."""
         holders = self._bury(reason) if self.generation else []
         ranks.stop()
         self.generation += 1
-        # Names of groups are never used twice, so a dead one cannot pass for a living one.
+        # Group names are never reused, so a dead group cannot be mistaken for a live one.
         dist.distributed_c10d._world.group_count = 1000 * self.generation
         me = ranks.start(self.rank, self.world, rendezvous=rendezvous, timeout=timeout)
-        # Groups that a cell makes without saying how long they may wait, wait no longer than this.
+        # Groups that a cell creates without a timeout get this one.
         dist.distributed_c10d.default_pg_timeout = timedelta(seconds=timeout)
         group = dist.group.WORLD
-        self._everyone = weakref.ref(group)  # a group lives while anything holds it
+        self._everyone = weakref.ref(group)  # a group lives as long as any reference to it
         self.shell.user_ns.update(
             me=me,
             rank=me.rank,
@@ -85,7 +85,7 @@ class Seat:
     @contextmanager
     def at_work(self, code: str, cell: dict) -> Iterator[Referee]:
         self._here = self._name_of(code)
-        # IPython drops blank lines at the start; a learner's editor counts them.
+        # IPython drops blank lines at the start, but a learner's editor counts them.
         blank = code[: len(code) - len(code.lstrip())].count("\n")
         self._cells[self._here] = (cell["label"], blank)
         self._bound_waits(cell["group_timeout"])
@@ -114,11 +114,11 @@ class Seat:
                 (self._loops.add if name in loops else self._loops.discard)(name)
 
     def report(self, cell: dict, reply: dict, referee: Referee) -> None:
-        """Say on the board how the cell ended here: the others may be waiting for this rank."""
+        """Post the end of the cell on the board, because other ranks may wait for this rank."""
         self.threads.cell = 0, ""
         status = {"cell": cell["number"], "at": time.monotonic(), "counts": dict(referee.counts)}
         status["late"] = bool(self.threads.waiting())
-        # The cell itself has destroyed the groups, or put one of its own in their place.
+        # The cell itself has destroyed the groups or replaced them.
         status["alone"] = not dist.is_initialized() or dist.group.WORLD is not self._everyone()
         if reply["status"] == "ok":
             self.board.set_status(self.rank, {**status, "state": "done"})
@@ -136,7 +136,7 @@ class Seat:
         self.board.set_status(self.rank, {**status, "state": "failed", **more})
 
     def stack(self, thread_id: int) -> dict:
-        """Where this rank is right now, for a hang report; asked from another thread."""
+        """Return this rank's current place for a hang report. A different thread calls this."""
         calls = stacks.of_all().get(thread_id, [])
         where, source = self.find_line(calls)
         inside, verb = "", ""
@@ -147,7 +147,7 @@ class Seat:
         return {"where": where, "source": source, "inside": inside, "verb": verb or recorded_verb()}
 
     def find_line(self, calls: Iterable[stacks.Call]) -> tuple[str, str]:
-        """The learner's own line nearest to a call: in words, and its text."""
+        """Return the description and the text of the learner's line nearest to a call."""
         for call in calls:
             if call.file in self._cells:
                 return self._line(call.file, call.line)
@@ -166,15 +166,15 @@ class Seat:
                 dist.distributed_c10d._set_pg_timeout(wanted, group)
 
     def _name_of(self, code: str) -> str:
-        """The file name that IPython gives a cell in tracebacks."""
+        """Return the file name that IPython gives a cell in tracebacks."""
         try:
             transformed = self.shell.transform_cell(code)
-        except Exception:  # not Python: running it will say so in its own words
+        except Exception:  # not Python: running it will raise the right error
             transformed = code
         return self.shell.compile.get_code_name(code, transformed, 0)
 
     def _trail(self) -> list[tuple[str, str]]:
-        """The learner's own lines that the exception passed through, the outermost first."""
+        """Return the learner's lines that the exception passed through, outermost first."""
         found, trace = [], getattr(sys, "last_traceback", None)
         while trace is not None:
             if trace.tb_frame.f_code.co_filename in self._cells:
@@ -193,10 +193,10 @@ class Seat:
         held = named_holders(to_make)
         sentence = f"this group did not survive {reason or 'an earlier failure'}"
         sentence += f"; {held} still hold{'s' if len(to_make) == 1 else ''} it" if held else ""
-        sentence += ". Make what holds it again: `group` is the new group of all ranks."
+        sentence += ". Create these variables again: `group` is the new group of all ranks."
         for name, _ in holders:
             value = self.shell.user_ns[name]
-            if isinstance(value, torch.nn.Module):  # DDP would fail in its own words first
+            if isinstance(value, torch.nn.Module):  # otherwise DDP would fail with its own error
                 value.register_forward_pre_hook(functools.partial(_refuse, sentence))
         for group in list(dist.distributed_c10d._world.pg_map):
             self.dead[group.group_name] = sentence
@@ -212,7 +212,7 @@ def _refuse(sentence: str, *_) -> None:
 
 
 def _holds_group(root) -> bool:
-    """Whether a process group or a mesh can be reached from a variable's value."""
+    """Return True if a process group or mesh is reachable from a variable's value."""
     seen, queue = set(), [root]
     while queue and len(seen) < _LOOKED_AT:
         item = queue.pop()
@@ -221,7 +221,7 @@ def _holds_group(root) -> bool:
         seen.add(id(item))
         if isinstance(item, dist.ProcessGroup | DeviceMesh) or hasattr(type(item), "device_mesh"):
             return True
-        if isinstance(item, types.FunctionType):  # its globals are the whole namespace
+        if isinstance(item, types.FunctionType):  # its globals are the full namespace
             queue.extend([item.__closure__, item.__defaults__, item.__kwdefaults__])
         elif not isinstance(item, types.FrameType):
             queue.extend(gc.get_referents(item))
@@ -229,8 +229,8 @@ def _holds_group(root) -> bool:
 
 
 def _refuse_dead_names(dead: dict[str, str], threads: CellThreads) -> None:
-    """Answer for dead groups wherever torch takes a group, or looks one up by its name; and for
-    threads of cells that have ended."""
+    """Make torch refuse dead groups wherever it receives a group or finds one by name, and calls
+    from threads of cells that have ended."""
     find = dist.distributed_c10d._resolve_process_group
     outside = dist.distributed_c10d._rank_not_in_group
 
@@ -253,7 +253,7 @@ def _refuse_dead_names(dead: dict[str, str], threads: CellThreads) -> None:
 
 
 def _describe(thread_id: int, name: str) -> str:
-    """A call of torch.distributed with the shapes that it was given; the thread waits in it."""
+    """Describe the call of torch.distributed in which a thread waits, with tensor shapes."""
     frame = sys._current_frames().get(thread_id)
     while frame is not None and frame.f_code.co_name != name:
         frame = frame.f_back
@@ -263,7 +263,7 @@ def _describe(thread_id: int, name: str) -> str:
 
 
 def recorded_verb() -> str:
-    """The collective that torch's flight recorder holds as unfinished, if any."""
+    """Return the collective that torch's flight recorder lists as unfinished, if any."""
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
     if dump is None:
         return ""

@@ -1,7 +1,7 @@
-"""The Python calls of a thread, innermost first; those of other threads as of a single moment.
+"""The Python calls of a thread, innermost first, and of all threads at a single moment.
 
-Another thread runs on while its frames are walked in Python, and CPython 3.11 can crash on a frame
-that ends meanwhile. faulthandler walks them in C, in which no thread runs. Lesson 00.
+A different thread continues while Python code walks its frames, and CPython 3.11 can crash if a
+frame ends meanwhile. In contrast, faulthandler walks them in C while no thread runs. Lesson 00.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Call(NamedTuple):
 
 
 def own(frame: FrameType | None) -> Iterator[Call]:
-    """The calls of the running thread, from a frame on outwards."""
+    """Yield the calls of the running thread, from the given frame outwards."""
     while frame is not None:
         yield Call(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
 
 
 def of_all() -> dict[int, list[Call]]:
-    """Those of every thread, by its ident; the innermost hundred of each."""
+    """Return the innermost hundred calls of every thread, by thread ident."""
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

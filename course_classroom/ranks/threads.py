@@ -1,7 +1,7 @@
-"""The threads that a cell has started on a rank, when the cell is over and they still call.
+"""Threads that a cell has started on a rank and that still make calls after its end.
 
-A call of theirs would meet the next cell's, and take its numbers or wait in its place. So it is
-refused, and one that already waits is named, with its cell. Runs inside every rank (lesson 00).
+Such a call would match the next cell's calls and take their data or wait in their place. Therefore
+it is refused, and a waiting call is reported with its cell (lesson 00).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Place = Callable[[Iterable[stacks.Call]], tuple[str, str]]  # the learner's line
 
 
 class LateCall(RuntimeError):
-    """A thread's call after the end of the cell that has started it; says all in a sentence."""
+    """An error for a thread's call after the end of the cell that started the thread."""
 
 
 class CellThreads:
-    """Knows of each thread which cell has started it, and refuses its calls after that cell."""
+    """A record of the cell that started each thread, which refuses calls after that cell's end."""
 
     def __init__(self, find_line: Place):
-        self.cell: tuple[int, str] = (0, "")  # number and label of the cell that runs; 0 for none
+        self.cell: tuple[int, str] = (0, "")  # number and label of the running cell; 0 for none
         self._find_line = find_line
         self._started_in: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        self._told: weakref.WeakSet = weakref.WeakSet()  # those whose end need not be told again
+        self._told: weakref.WeakSet = weakref.WeakSet()  # threads whose end is already reported
         start, complain = threading.Thread.start, threading.excepthook
 
         def noted_start(thread: threading.Thread) -> None:
@@ -38,8 +38,8 @@ class CellThreads:
             start(thread)
 
         def complaint(arguments) -> None:
-            # The end of a call that has been told may itself be a LateCall: torch notes an error
-            # with its group's numbers, and by then another cell may be running.
+            # The end of a reported call may itself be a LateCall, because torch records an error
+            # with its group's numbers when a later cell may be running.
             if arguments.thread in self._told:
                 return
             if issubclass(arguments.exc_type, LateCall):
@@ -50,22 +50,22 @@ class CellThreads:
         threading.Thread.start, threading.excepthook = noted_start, complaint
 
     def refuse_late(self) -> None:
-        """Raise where this call comes from a learner's thread whose cell has ended."""
+        """Raise an error if this call comes from a learner's thread whose cell has ended."""
         started = self._started_in.get(threading.current_thread(), self.cell)
         where, source = self._find_line(stacks.own(sys._getframe(1)))
         if started != self.cell and where:
             raise LateCall(
-                f"A call was refused, of a thread that {started[1]} started ({where}: "
-                f"{source[:80]}). That cell has ended, and the call could meet those of a later "
-                "one: wait for a thread in its own cell, by thread.join()."
+                f"A call was refused because it comes from a thread that {started[1]} started "
+                f"({where}: {source[:80]}). That cell has ended, and the call could meet those of "
+                "a later one. Wait for a thread in its own cell, with thread.join()."
             )
 
     def waiting(self) -> list[str]:
-        """The calls in which learners' threads are at this moment, in words."""
+        """Describe the calls in which learners' threads wait now."""
         return [text for _, text in self._in_calls()]
 
     def give_up(self) -> None:
-        """Their calls have been told, so how they end need not be."""
+        """Mark these threads' calls as reported, so that their ends are not reported again."""
         self._told.update(thread for thread, _ in self._in_calls())
 
     def _in_calls(self) -> Iterator[tuple[threading.Thread, str]]:

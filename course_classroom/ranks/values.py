@@ -1,7 +1,7 @@
-"""Pack and unpack the values that travel between a notebook and its ranks: data, never a program.
+"""Packing of values that are copied between a notebook and its ranks: data, never programs.
 
-JSON says what a value is made of; its tensors go beside it as the bytes of a safetensors file.
-Neither can run anything where it is read. Lesson 00 pulls its first value.
+JSON describes the parts of a value; its tensors are added as the bytes of a safetensors file.
+Neither can run code when it is read. Lesson 00 pulls its first value.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fractions import Fraction
 from functools import lru_cache
 from types import SimpleNamespace
 
-_MOST = 2**53  # a larger int goes as hex: Python limits how many decimal digits it reads
-_DTYPES = (  # that a safetensors file has a name for
+_MOST = 2**53  # larger ints are sent as hex, because Python limits the decimal digits that it reads
+_DTYPES = (  # dtypes that the safetensors format names
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "bool"),
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
 )
@@ -25,7 +25,7 @@ _SEQUENCES = (list, tuple, set, frozenset)
 
 
 class CannotTravel(TypeError):
-    """A value that is not data, refused with the remedy."""
+    """An error for a value that is not plain data, with the remedy."""
 
 
 def take(text: str, namespace: dict) -> None:
@@ -37,43 +37,43 @@ def give(value: object) -> str:
 
 
 def pack(value: object, verb: str = "push") -> str:
-    """A value as text: its JSON and the bytes of its tensors, each in base64.
+    """value -> text with its JSON and the bytes of its tensors, both in base64.
 
-    A tensor on a GPU comes to the host, and its history stays behind. A subclass travels as what it
-    is a subclass of; a dataclass and a NamedTuple as a tuple whose items have their names. What is
-    not data raises CannotTravel, with `verb` in the remedy.
+    A GPU tensor is copied to the host without its autograd history. A subclass is sent as its base
+    class, and a dataclass or NamedTuple as a tuple with named items. Other values raise
+    CannotTravel, with `verb` in the remedy.
     """
     packing = _Packing(verb)
     try:
         kinds = json.dumps(packing.node(value)).encode()
     except RecursionError:
         raise CannotTravel(
-            "a value that contains itself, or is nested too deeply, cannot travel; "
-            f"{verb} a part of it"
+            f"a value that contains itself, or is nested too deeply, cannot be copied; {verb} a "
+            "part of it"
         ) from None
     return ".".join(base64.b64encode(part).decode() for part in (kinds, packing.bytes()))
 
 
 def unpack(text: str) -> object:
-    """The value of a packed text; a ValueError where the text is not one."""
+    """text -> value; raises a ValueError if the text is not a packed value."""
     try:
         kinds, tensors = (base64.b64decode(part, validate=True) for part in text.split("."))
         if tensors:
             from safetensors.torch import load
         return _value(json.loads(kinds), load(tensors) if tensors else {})
-    except Exception as error:  # the text may be damaged, or made up by the sender
-        raise ValueError(f"what arrived is not a packed value: {error}") from None
+    except Exception as error:  # the text may be damaged, or forged by the sender
+        raise ValueError(f"the received text is not a packed value: {error}") from None
 
 
 class _Packing:
-    """One value on its way into text: its tensors are put aside and numbered."""
+    """A value being packed; its tensors are stored separately and numbered."""
 
     def __init__(self, verb: str) -> None:
         self.verb = verb
         self.tensors: dict = {}
 
     def node(self, value: object) -> object:
-        """What JSON can say by itself, or a list: the name of a kind, and what it is made of."""
+        """Return a JSON value, or a list with the name of the value's kind and its parts."""
         if isinstance(value, _numpy("generic")):
             value = value.item()
         if value is None or isinstance(value, bool):
@@ -92,7 +92,7 @@ class _Packing:
             return ["dict", *([self.node(k), self.node(v)] for k, v in value.items())]
         if isinstance(value, _SEQUENCES):
             items = [self.node(item) for item in value]
-            if names := _names(getattr(value, "_fields", ())):  # a NamedTuple's
+            if names := _names(getattr(value, "_fields", ())):  # of a NamedTuple
                 return ["fields", type(value).__name__, names, *items]
             return [next(k for k in _SEQUENCES if isinstance(value, k)).__name__, *items]
         if isinstance(value, (bytes, bytearray)):
@@ -103,7 +103,7 @@ class _Packing:
             return ["Fraction", hex(value.numerator), hex(value.denominator)]
         if isinstance(value, range):
             return ["range", hex(value.start), hex(value.stop), hex(value.step)]
-        if isinstance(value, SimpleNamespace):  # a span of the ledger's, as lesson 09 copies it
+        if isinstance(value, SimpleNamespace):  # a span of the ledger, as lesson 09 copies it
             return ["namespace", self.node(vars(value))]
         names = _names(field.name for field in fields(value)) if is_dataclass(value) else []
         if names and not isinstance(value, type):
@@ -112,7 +112,7 @@ class _Packing:
         raise self._refusal(f"a value of type {type(value).__name__[:80]}")
 
     def bytes(self) -> bytes:
-        """The tensors as a safetensors file; nothing where there are none."""
+        """Return the tensors as a safetensors file, or empty bytes if there are none."""
         if not self.tensors:
             return b""
         from safetensors.torch import save
@@ -121,12 +121,12 @@ class _Packing:
 
     def _refusal(self, what: str) -> CannotTravel:
         return CannotTravel(
-            f"{what} cannot travel; {self.verb} numbers, text, tensors, or lists, tuples and dicts "
-            "of them"
+            f"{what} cannot be copied; {self.verb} numbers, text, tensors, or lists, tuples and "
+            "dicts of them"
         )
 
     def _of_torch(self, value: object) -> list | None:
-        torch = sys.modules.get("torch")  # a process that never loaded torch has no value of it
+        torch = sys.modules.get("torch")  # a process that never loaded torch has no torch values
         if torch is None:
             return None
         if isinstance(value, torch.Tensor):
@@ -148,7 +148,7 @@ class _Packing:
         if str(plain.dtype).removeprefix("torch.") not in _DTYPES:
             raise self._refusal(f"a tensor of dtype {plain.dtype}")
         number = len(self.tensors)
-        # A clone: a view would bring its whole storage along.
+        # A clone, because a view would include its full storage.
         self.tensors[str(number)] = plain.clone(memory_format=torch.contiguous_format)
         return [kind, number]
 
@@ -165,20 +165,20 @@ class _Packing:
 
 
 def _names(names: Iterable[str]) -> list[str]:
-    """The names that values can be asked for by, if all of them are such names."""
+    """Return the names, or an empty list if one begins with an underscore."""
     names = list(names)
     return [] if any(name.startswith("_") for name in names) else names
 
 
 def _numpy(name: str) -> type | tuple:
-    """A class of numpy; none where this process has not loaded it, and so has no value of it."""
+    """Return a class of numpy, or an empty tuple if this process has not imported numpy."""
     return getattr(sys.modules.get("numpy"), name, ())
 
 
 def _value(node: object, tensors: dict) -> object:
-    """The value of a node. Nothing else is ever made than what is named in here."""
+    """Return the value of a node. Only the types named here are ever created."""
     if isinstance(node, dict):
-        raise ValueError("an object of JSON stands for no value")
+        raise ValueError("a JSON object does not represent a value")
     if not isinstance(node, list):
         return node
     kind, *parts = node
@@ -209,7 +209,7 @@ _SMALL = {
 
 @lru_cache(maxsize=256)
 def _with_fields(name: str, names: tuple[str, ...]) -> type:
-    """A tuple class with these field names: the sender's own class is not looked for."""
+    """Create a tuple class with these field names, without looking up the sender's class."""
     return namedtuple(name, names)
 
 
@@ -226,7 +226,7 @@ def _of_torch(kind: str, parts: list, tensors: dict) -> object:
     if kind == "dtype":
         found = getattr(torch, what)
         if not isinstance(found, torch.dtype):
-            raise ValueError(f"torch.{what} is no dtype")
+            raise ValueError(f"torch.{what} is not a dtype")
         return found
     found = tensors[str(what)]
     return torch.view_as_complex(found) if kind == "complex tensor" else found

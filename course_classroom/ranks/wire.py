@@ -1,6 +1,6 @@
-"""One rank as the notebook's process sees it: a kernel's process and the channels to it.
+"""A rank as seen by the notebook's process: a kernel process and the channels to the kernel.
 
-The messages are Jupyter's own, over unix sockets in a private folder; nothing listens on a network.
+Jupyter messages pass through unix sockets in a private folder; nothing listens on a network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jupyter_client.connect import ConnectionFileMixin
 
 from course_lib import processes as prepared
 
-# What every rank imports, a judge's too; IPython's own are those that a kernel's start brings.
+# Imports of every rank, including a judge's; those of IPython are the ones of a kernel's start.
 KERNEL = (
     *(
         "course_classroom.ranks.rank",
@@ -26,16 +26,16 @@ KERNEL = (
     *("course_classroom.judge.bench", "course_lib.collectives", "course_lib.layout"),
     *("IPython.extensions.storemagic", "IPython.core.completerlib", "tornado.platform.asyncio"),
 )
-# Its own tracebacks would take a second to draw, and nobody sees them.
+# Its own tracebacks take a second to format and are never shown.
 _OPTIONS = ["--HistoryManager.enabled=False", "--InteractiveShell.xmode=Minimal"]
 MOST_SAID = 2_000  # characters of an error's text
-MOST_DRAWN = 4_000_000  # characters of a picture, or of what a rank displays otherwise
+MOST_DRAWN = 4_000_000  # characters of a picture, or of a rank's other display output
 MOST_PRINTED = 20_000  # characters of a rank's text in one cell that a notebook keeps
 
 
 @dataclass
 class Outcome:
-    """How a cell ended on one rank, and what it showed on the way."""
+    """The result of a cell on one rank, and the output that the cell has produced so far."""
 
     rank: int
     status: str = "running"  # then: ok, error, died, stuck
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Rank:
-    """`odd` gives it another hash secret than its neighbours have, as separate starts would."""
+    """A rank; `odd` gives it a different hash secret, as a separately started process has."""
 
     def __init__(self, number: int, folder: Path, env: dict[str, str], *, odd: bool = False):
         self.number = number
@@ -86,18 +86,18 @@ class Rank:
         self.subscribed = False
 
     def greeted(self) -> bool:
-        """Whether the kernel has welcomed this subscriber: what it publishes before is lost."""
+        """Return True once the kernel has welcomed this subscriber; output before that is lost."""
         while not self.subscribed and self.iopub.poll(0):
             _, message = self.session.recv(self.iopub, zmq.NOBLOCK)
             self.subscribed = message["msg_type"] == "iopub_welcome"
-            if self.subscribed:  # the kernel has its key, and no other process needs to find it
+            if self.subscribed:  # the kernel has its key, and other processes do not need it
                 self._connection.unlink(missing_ok=True)
         return self.subscribed
 
     def execute(
         self, code: str, *, cell: dict | None = None, values: dict | None = None
     ) -> Outcome:
-        """Send code; the outcome fills while `listen` is called. `values` are expressions."""
+        """Send code; calls of `listen` fill the outcome. `values` maps names to expressions."""
         content = {
             "code": code,
             "silent": False,
@@ -113,14 +113,14 @@ class Rank:
         return outcome
 
     def listen(self) -> None:
-        """Take what has come on both channels, without waiting."""
+        """Receive the pending messages of both channels without waiting for more."""
         for socket in (self.shell, self.iopub):
             while socket.poll(0):
                 _, message = self.session.recv(socket, zmq.NOBLOCK)
                 self._take(message)
 
     def ask_stack(self, patience_ms: int = 500) -> dict:
-        """Where the rank is right now; empty where it does not answer."""
+        """Return the rank's current place, or an empty dict if the rank does not answer."""
         try:
             self.session.send(self.control, "stack_request", {})
             while self.control.poll(patience_ms):
@@ -132,7 +132,7 @@ class Rank:
         return {}
 
     def died(self) -> str:
-        """How the process ended, in words; empty while it lives."""
+        """Describe how the process ended, or return an empty string while it lives."""
         code = self.process.poll()
         if code is None:
             return ""
@@ -158,7 +158,7 @@ class Rank:
     def _take(self, message: dict) -> None:
         outcome = self._waiting.get(message["parent_header"].get("msg_id"))
         if outcome is None:
-            return  # late output of a cell that is over
+            return  # late output of a cell that has ended
         kind, content = message["msg_type"], message["content"]
         if kind == "execute_reply":
             outcome.status = "ok" if content["status"] == "ok" else "error"
@@ -168,7 +168,7 @@ class Rank:
         elif kind == "status":
             outcome.idle = content["execution_state"] == "idle"
         elif kind == "stream":
-            # A loop that prints must not fill the notebook, nor this process's memory.
+            # A printing loop must not fill the notebook, nor this process's memory.
             kept = content["text"][: MOST_PRINTED - outcome.printed]
             outcome.printed += len(kept)
             outcome.dropped += len(content["text"]) - len(kept)
@@ -180,11 +180,11 @@ class Rank:
 
 def shortened(text: str, most: int) -> str:
     left = len(text) - most
-    return text if left <= 0 else f"{text[:most]} … and {left:,} characters more"
+    return text if left <= 0 else f"{text[:most]} … and {left:,} more characters"
 
 
 def _bounded(mime: str, value):
-    """One form of what a cell displays, unless it would fill the notebook."""
+    """Return one MIME form of a display output, shortened or omitted if it is too large."""
     if not isinstance(value, str):
         return value
     if mime == "text/plain":

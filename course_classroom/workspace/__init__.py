@@ -1,7 +1,7 @@
-"""A learner's workspace: their own copies of lessons and exercises, which no update overwrites.
+"""A learner's workspace: personal copies of lessons and exercises, which updates never overwrite.
 
-`course lab` makes and opens it, `course reset` renews what its owner names. Lesson 00 is the first
-that is opened there.
+`course lab` creates and opens it, and `course reset` renews the notebooks that its owner names.
+Lesson 00 is its first notebook.
 """
 
 from __future__ import annotations

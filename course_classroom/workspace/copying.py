@@ -1,6 +1,6 @@
-"""Opening a workspace: what is not there is copied, what is there is left alone, and both are said.
+"""Opening a workspace: missing files are copied, existing files stay, and both are reported.
 
-Lesson 00 tells its readers that their copy is their own; this is why.
+Therefore lesson 00 can promise its readers that their copy is their own.
 """
 
 from __future__ import annotations
@@ -12,17 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_classroom.workspace import place
-from course_classroom.workspace.handed_out import (
-    Item,
-    capital,
-    content,
-    items,
-    version,
-)
+from course_classroom.workspace.handed_out import Item, capital, content, items, version
 from course_classroom.workspace.manifest import Manifest
 from course_lib.files import write_whole
 
-# Beside the lessons, for reading.
+# Next to the lessons, for reading.
 LINKED = ("course_lib", "course_classroom", "course_lessons", "docs")
 
 
@@ -31,28 +25,28 @@ class News:
     work: Path
     first: bool = False
     copied: list[Item] = field(default_factory=list)  # new, or deleted by the learner
-    newer: list[Item] = field(default_factory=list)  # changed in the course since copying
+    newer: list[Item] = field(default_factory=list)  # changed in the course since they were copied
     gone: list[str] = field(default_factory=list)  # no longer part of the course
     trouble: str = ""  # with the manifest
 
     def lines(self) -> list[str]:
         if self.first:
             return [
-                f"Your own copies are in {self.work}: {_counted(self.copied)}. "
-                "No update ever overwrites them."
+                f"Your own copies are in {self.work}: {_counted(self.copied)}. Updates never "
+                "overwrite them."
             ]
         said = []
         if self.trouble:
             said.append(
-                f"What was copied into {self.work} is not known (its manifest is {self.trouble}), "
+                f"The files copied into {self.work} are unknown (its manifest is {self.trouble}), "
                 "so every file there counts as yours and none is overwritten."
             )
         if self.copied:
             each = ", ".join(f"{item} ({item.path})" for item in self.copied)
-            said.append(f"Was not in {self.work} and is now, as handed out: {each}.")
+            said.append(f"Missing in {self.work} and now copied again, as handed out: {each}.")
         said += [
-            f"{capital(str(item))} has changed since your copy was made; yours is as it was. "
-            f"`course reset {item.short}` takes the new one and keeps yours in backups/."
+            f"{capital(str(item))} has changed since your copy was made; yours is unchanged. "
+            f"`course reset {item.short}` gets the new one and keeps yours in backups/."
             for item in self.newer
         ]
         said += [f"{path} is no longer part of the course; yours stays." for path in self.gone]
@@ -60,7 +54,7 @@ class News:
 
 
 def open_up(root: Path, work: Path) -> News:
-    """Make the workspace what it should be, without changing a file that is there."""
+    """Copy missing files into the workspace without changing any existing file."""
     there = items(root)
     if not there:
         raise place.Refused(
@@ -93,7 +87,7 @@ def _copy_missing(root: Path, work: Path, there: Sequence[Item]) -> News:
 
 
 def _look_at(item: Item, root: Path, manifest: Manifest, news: News, missing: list[Item]) -> None:
-    """Copy it, or say that the course has another version by now, or leave it."""
+    """Copy an item, report a newer version, or leave it unchanged."""
     data = content(root, item)
     ours, copied = version(data), manifest.copies.get(item.path)
     if item in missing:
@@ -101,34 +95,34 @@ def _look_at(item: Item, root: Path, manifest: Manifest, news: News, missing: li
         manifest.copies[item.path] = ours
         news.copied.append(item)
     elif copied is None:
-        # Of unknown origin: if it is what is handed out today, then that is what was copied.
+        # Of unknown origin: if it equals today's version, that version was copied.
         with suppress(OSError):
             if (news.work / item.path).read_bytes() == data:
                 manifest.copies[item.path] = ours
     elif copied.cells != ours.cells:
         if version((news.work / item.path).read_bytes()).cells == ours.cells:
-            manifest.copies[item.path] = ours  # brought up to date by hand
+            manifest.copies[item.path] = ours  # updated by hand
             return
         news.newer.append(item)
 
 
 def write(path: Path, data: bytes) -> None:
-    """A file of the workspace, whole or not at all."""
+    """Write a file of the workspace completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)
 
 
 def _link(root: Path, work: Path, name: str) -> None:
-    """A folder of the course beside the lessons; a link that points elsewhere is set right."""
+    """Link a folder of the course next to the lessons; correct a link with a wrong target."""
     link, target = work / name, root / name
-    if work.is_relative_to(root):  # then both may be moved together
+    if work.is_relative_to(root):  # then both can be moved together
         target = Path(os.path.relpath(target, work))
     if link.is_symlink():
         if Path(os.readlink(link)) == target:
             return
         link.unlink()
-    if (root / name).is_dir() and not link.exists():  # a folder of the learner's own stays
-        with suppress(OSError):  # some disks know no links; the lessons do not need it
+    if (root / name).is_dir() and not link.exists():  # the learner's own folder stays
+        with suppress(OSError):  # some disks do not support links; the lessons do not need them
             link.symlink_to(target)
 
 

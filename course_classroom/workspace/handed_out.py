@@ -1,8 +1,8 @@
-"""What the course hands out: lessons, appendices, exercises; how versions of one are compared.
+"""Lessons, appendices and exercises that the course hands out, and their versions.
 
-Running a lesson and saving it changes outputs and counts, which is no answer: what counts is what
-the cells say, and in which order. Outputs that follow a prediction are left out, so that a learner
-predicts before the answer; pictures of a derivation stay, as nothing in them was measured.
+Running and saving a lesson changes outputs and execution counts, so versions are compared by the
+cells' source and order. Outputs below a prediction are removed, so that learners predict before
+they see the answer; pictures of a derivation stay, because nothing in them was measured.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 ASKS = ("predict(",)
-# Drawn from the notation or from the algorithm alone, before anything is run.
+# Drawn only from the notation or the algorithm, before anything runs.
 SCHEMATIC = ("statement(", "f_and_g(", "parameter_life(", "ring_steps(", "sliders.ring(")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One notebook; its path is the same in the course and in a workspace."""
+    """A notebook; its path is the same in the course and in a workspace."""
 
     path: str
 
     @property
     def lesson(self) -> str:
-        """The number of a lesson and of its exercises, the letter of an appendix, E1 of a part."""
+        """Return a lesson's number (also for its exercises), or an appendix's letter or part."""
         name = PurePosixPath(self.path).parts[1]
         return name.split("_")[1].upper() if self.is_appendix else name[:2]
 
     @property
     def letter(self) -> str:
-        """Of an appendix in several parts what they have in common: E of E1; else the lesson."""
+        """Return the letter that an appendix's parts share (E for E1), or a lesson's number."""
         return self.lesson.rstrip("0123456789") if self.is_appendix else self.lesson
 
     @property
@@ -55,17 +55,17 @@ class Item:
 
 
 def called(lesson: str) -> str:
-    """How a lesson is called by its number, or an appendix by its letter."""
+    """Return the name of a lesson by its number, or of an appendix by its letter."""
     return f"lesson {lesson}" if lesson.isdigit() else f"appendix {lesson}"
 
 
 def capital(text: str) -> str:
-    """The text as a sentence begins; an appendix keeps its letter."""
+    """Return the text with a capital first letter; an appendix keeps its letter."""
     return text[:1].upper() + text[1:]
 
 
 def items(root: Path) -> list[Item]:
-    """Every lesson, every appendix, then every exercise, in the order of the course."""
+    """Return every lesson, every appendix, then every exercise, in the order of the course."""
     found = [
         *sorted(root.glob("notebooks/[0-9][0-9]_*.ipynb")),
         *sorted(root.glob("notebooks/appendix_[a-z]*_*.ipynb")),
@@ -75,18 +75,18 @@ def items(root: Path) -> list[Item]:
 
 
 def content(root: Path, item: Item) -> bytes:
-    """The bytes of a notebook as a learner gets it: without outputs below a prediction."""
+    """Return the bytes of a learner's notebook, which has no outputs below its first prediction."""
     return without_answers((root / item.path).read_bytes())
 
 
 def first_lesson(folder: Path) -> str:
-    """The lesson to open first, as a path; empty where there is none."""
+    """Return the path of the first lesson, or an empty string if there is none."""
     found = sorted((folder / "notebooks").glob("[0-9][0-9]_*.ipynb"))
     return f"notebooks/{found[0].name}" if found else ""
 
 
 def title(root: Path, item: Item) -> str:
-    """The heading that a notebook begins with, without its number or letter; else its name."""
+    """Return a notebook's first heading without number or letter, or its name without one."""
     try:
         cell = json.loads((root / item.path).read_bytes())["cells"][0]
         heading = "".join(cell["source"]).splitlines()[0]
@@ -98,14 +98,14 @@ def title(root: Path, item: Item) -> str:
 
 @dataclass(frozen=True)
 class Version:
-    """What a notebook was at one time: its bytes, and what its cells say."""
+    """A version of a notebook: digests of its bytes and of its cells' source."""
 
     whole: str
-    cells: str  # empty where it is no notebook
+    cells: str  # empty if it is not a notebook
 
 
 def version(data: bytes) -> Version:
-    """The digests of a notebook's text."""
+    """Return the digests of a notebook's bytes and of its cells."""
     return Version(hashlib.sha256(data).hexdigest(), _cells(data))
 
 
@@ -123,14 +123,14 @@ def _cells(data: bytes) -> str:
 
 
 def without_answers(data: bytes) -> bytes:
-    """The notebook without the outputs below its first prediction; else the same bytes."""
+    """Remove the outputs below a notebook's first prediction; return other bytes unchanged."""
     try:
         notebook = json.loads(data)
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         asks = [_calls(cell, ASKS) for cell in cells]
         below = cells[asks.index(True) + 1 :]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return data  # no notebook, or none that asks
+        return data  # not a notebook, or one without predictions
     for cell in below:
         if not _calls(cell, SCHEMATIC):
             cell["outputs"], cell["execution_count"] = [], None

@@ -1,6 +1,6 @@
-"""Which version of each notebook was copied: what tells that the course has a newer one.
+"""The copied version of each notebook, which shows if the course has a newer version.
 
-A manifest that is lost or damaged makes every file the learner's own, which loses nothing.
+If the manifest is lost or damaged, every file counts as the learner's own, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass
 class Manifest:
-    """The versions that were copied, by path. `trouble` says in a word why it is not known."""
+    """The copied versions by path. `trouble` states why the versions are unknown, if they are."""
 
     work: Path
     copies: dict[str, Version] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Manifest:
         write_whole(_file(self.work), json.dumps({"format": FORMAT, "copies": copies}, indent=1))
 
     def opened(self, path: str) -> bool:
-        """Whether it was ever opened: JupyterLab leaves a checkpoint, others save another file."""
+        """Return True if a notebook was ever opened, which leaves a checkpoint or changes it."""
         file = self.work / path
         if (file.parent / ".ipynb_checkpoints" / f"{file.stem}-checkpoint.ipynb").exists():
             return True

@@ -1,7 +1,7 @@
-"""Where a learner stands in each lesson, as plain data, and a whole room of learners at once.
+"""One learner's results in each lesson as plain data, and the results of a room's learners.
 
-A progress file is its owner's: whatever stands in it costs that learner's row and no other. Lesson
-00 points to `course status`.
+A progress file can contain anything, but a bad file affects only its learner's row. Lesson 00
+refers to `course status`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from course_classroom.workspace.handed_out import Item, items, title
 from course_classroom.workspace.manifest import Manifest
 
 _ROW = re.compile(r"\]\(\.\./exercises/\w+/(\w+)\.ipynb\) \| (\d+) \| ")
-MOST = 50_000_000  # bytes of progress; a course leaves some thousand lines
+MOST = 50_000_000  # bytes of progress; a course creates a few thousand lines
 
 
 class Unreadable(Exception):
-    """Why a learner's progress cannot be read, in words."""
+    """An error that states why a learner's progress cannot be read."""
 
 
 class Listed(NamedTuple):
-    """A row of the table at a lesson's end. The checks know it too, but they load torch."""
+    """A row of the table at a lesson's end, which is read because the checks would load torch."""
 
     name: str
     points: int
 
 
 def overview(work: Path, root: Path) -> dict:
-    """Each lesson of the course with what its learner did: opened, points, hints, predictions."""
+    """Return a learner's results for each lesson: opened or not, points, hints, predictions."""
     log = read(work)
     manifest = Manifest.read(work)
     notebooks = {item.lesson: item for item in items(root) if not item.is_exercise}
@@ -66,13 +66,13 @@ def _lesson(item: Item, log: Log, manifest: Manifest, root: Path) -> dict:
 
 
 def read(work: Path) -> Log:
-    """The progress file of anybody's workspace; lines that say nothing sensible are damaged."""
+    """Read the progress file of any workspace; lines without a valid event count as damaged."""
     path = work / FILE
     try:
         found = os.lstat(path)
-        # Nobody waits at a pipe, and nobody is led to another file, because of a learner's folder.
+        # A learner's folder must not make readers wait at a pipe or lead them to other files.
         if not stat.S_ISREG(found.st_mode):
-            raise Unreadable(f"{FILE} is no plain file")
+            raise Unreadable(f"{FILE} is not a regular file")
         if found.st_size > MOST:
             raise Unreadable(f"{FILE} is larger than {MOST // 1_000_000} MB")
         return Progress(work).read()
@@ -81,11 +81,11 @@ def read(work: Path) -> Log:
     except OSError as error:
         raise Unreadable(f"{FILE}: {error.strerror or error}") from None
     except RecursionError:
-        raise Unreadable(f"{FILE} is no list of events") from None
+        raise Unreadable(f"{FILE} is not a list of events") from None
 
 
 def room(top: Path, root: Path) -> dict:
-    """Everybody below a folder: points by lesson, and who could not be read, with the reason."""
+    """Return the learners below a folder with their points, and the unreadable folders."""
     found, closed = search(top)
     learners = []
     for name, work in found:
@@ -98,8 +98,8 @@ def room(top: Path, root: Path) -> dict:
 
 
 def search(top: Path) -> tuple[list[tuple[str, Path]], list[tuple[Path, str]]]:
-    """The workspaces TOP, TOP/*, TOP/*/* and TOP/*/*/work by the name of their learner, and the
-    folders that cannot be looked at, with the reason. No link is followed."""
+    """Return the workspaces TOP, TOP/*, TOP/*/* and TOP/*/*/work by learner, and the unreadable
+    folders with reasons, without following links."""
     closed: list[tuple[Path, str]] = []
     if _is_workspace(top, closed):
         return [(top.name, top)], closed
@@ -109,7 +109,7 @@ def search(top: Path) -> tuple[list[tuple[str, Path]], list[tuple[Path, str]]]:
             found.append((person.name, person))
             continue
         for inner in _folders(person, closed):
-            # A clone of the course in somebody's home has its workspace one level further down.
+            # A clone of the course in a home has its workspace one level further down.
             for place in (inner, inner / "work"):
                 if _is_workspace(place, closed):
                     found.append((person.name, place))
@@ -118,7 +118,7 @@ def search(top: Path) -> tuple[list[tuple[str, Path]], list[tuple[Path, str]]]:
 
 
 def _is_workspace(folder: Path, closed: list[tuple[Path, str]]) -> bool:
-    """Whether it is one; `closed` is told of what has the name of one and cannot be looked into."""
+    """Return True for a workspace; add an unreadable folder with "work" in its name to `closed`."""
     if os.path.islink(folder) or not os.path.isdir(folder):
         return False
     try:

@@ -1,7 +1,7 @@
-"""Where a learner's workspace is, who holds it, and what is said where it cannot be written.
+"""The location of a learner's workspace, its locks, and the messages if it is not writable.
 
-A clone of one's own holds it as `work/`; a read-only one that many share leaves it to each home.
-A lock belongs to its process, so that one that was killed leaves nothing to clear away.
+Your own clone contains it as `work/`, and with a shared read-only clone it is in each user's home.
+A lock belongs to its process, so a killed process leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from course_lib.files import locked, write_whole
 VARIABLE, HOME = "COURSE_WORK", "course-work"
 ELSEWHERE = f"{VARIABLE}=/another/folder make lab"
 ROOM = 1_000_000  # bytes for the manifest, the locks and some progress
-PATIENCE = 5.0  # seconds for another command that changes the same workspace
+PATIENCE = 5.0  # seconds to wait for another command that changes the same workspace
 _OURS = ("notebooks", "exercises", "solutions", "course_lib", "course_classroom", "course_lessons")
 _OURS += ("tests", "tools", "docs", ".git")
 
 
 class Refused(Exception):
-    """Why it cannot be done: the cause with its path, then the remedy."""
+    """An error with a cause, which names its path, and a remedy."""
 
     def __init__(self, cause: str, remedy: str):
         super().__init__(f"{cause}\nRemedy: {remedy}")
 
 
 def chosen(root: Path) -> Path:
-    """The workspace to open: COURSE_WORK, else `work/` in the course, else one in the home."""
+    """Return the workspace to open: COURSE_WORK, or `work/` in the course, or one in the home."""
     named = os.environ.get(VARIABLE, "").strip()
     work = root / "work"
     try:
@@ -45,12 +45,12 @@ def chosen(root: Path) -> Path:
         if os.access(root, os.W_OK) or (work.is_dir() and work.stat().st_uid == os.geteuid()):
             return work
         return Path.home() / HOME
-    except RuntimeError as error:  # nobody knows where this user is at home
+    except RuntimeError as error:  # this user has no home folder
         raise Refused(f"There is no place for your lessons: {error}.", ELSEWHERE) from None
 
 
 def current(root: Path) -> Path:
-    """The workspace that is meant here: COURSE_WORK, else the one around this folder."""
+    """Return the workspace of this folder: COURSE_WORK, a parent, or the default workspace."""
     if os.environ.get(VARIABLE, "").strip():
         return chosen(root)
     around = progress.here()
@@ -58,12 +58,12 @@ def current(root: Path) -> Path:
 
 
 def make(work: Path, root: Path) -> None:
-    """The folder and its mark; outside of the course it is readable for its owner alone."""
+    """Create the workspace and its mark; outside the course, only its owner can read it."""
     inside = work.is_relative_to(root)
     if work == root or (inside and work.relative_to(root).parts[0] in _OURS):
         raise Refused(
-            f"{VARIABLE}={work} lies in what the course itself consists of.",
-            f"name a folder of its own for your copies: {ELSEWHERE}",
+            f"{VARIABLE}={work} is inside the course's own files.",
+            f"choose a separate folder for your copies: {ELSEWHERE}",
         )
     with told(work):
         work.mkdir(mode=0o777 if inside else 0o700, parents=True, exist_ok=True)
@@ -72,13 +72,13 @@ def make(work: Path, root: Path) -> None:
 
 @contextmanager
 def told(work: Path, needed: int = 0) -> Iterator[None]:
-    """Whatever keeps us from writing, in words. `needed`: bytes that were still to be written."""
+    """Turn write errors into Refused errors. `needed` is the number of bytes still to write."""
     try:
         yield
     except OSError as error:
         at = error.filename2 or error.filename or work
         why = error.strerror or str(error)
-        safe = "Nothing has been overwritten, and nothing is half-written."
+        safe = "Nothing was overwritten, and no file is incomplete."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = f"free {math.ceil((needed + ROOM) / 1e6)} MB there"
             raise Refused(f"{work} is full: {why}. {safe}", f"{free}, or {ELSEWHERE}") from None
@@ -90,7 +90,7 @@ def told(work: Path, needed: int = 0) -> Iterator[None]:
 
 @contextmanager
 def alone(work: Path) -> Iterator[None]:
-    """No other command changes the copies of this workspace meanwhile."""
+    """Lock this workspace against changes by other commands inside the `with` block."""
     with told(work), open(work / progress.MARK / "change.lock", "a") as file:
         if not locked(file, PATIENCE):
             raise Refused(
@@ -102,13 +102,13 @@ def alone(work: Path) -> Iterator[None]:
 
 @contextmanager
 def only_lab(work: Path) -> Iterator[None]:
-    """Hold the workspace for one JupyterLab: two would save over each other's answers."""
+    """Reserve the workspace for one JupyterLab, since two servers would overwrite answers."""
     with told(work):
         file = open(work / progress.MARK / "lab.lock", "a+", encoding="utf-8")  # noqa: SIM115
     with file:
         if not locked(file):
             raise _taken(work, file)
-        with suppress(OSError):  # on a full disk the lock holds all the same
+        with suppress(OSError):  # on a full disk the lock still holds
             file.truncate(0)
             file.write(f"since {datetime.now():%Y-%m-%d %H:%M}, process {os.getpid()}")
             file.flush()
@@ -122,15 +122,15 @@ def _taken(work: Path, file) -> Refused:
     here = Path(sys.executable).parent / "jupyter"
     jupyter = "jupyter" if shutil.which("jupyter") or not here.exists() else str(here)
     return Refused(
-        f"A JupyterLab is open on {work} already ({about}). Two would save over each other.",
-        f"if it is yours, go on in that one: `{jupyter} server list` shows its address with the "
-        f"token. If another person uses this user name too, take a folder of your own: "
+        f"A JupyterLab is already open on {work} ({about}). Two would overwrite each other.",
+        f"if it is yours, continue there: `{jupyter} server list` shows its address with the "
+        "token. If another person uses the same user name, choose your own folder: "
         f"{VARIABLE}=~/work-NAME make lab",
     )
 
 
 def command_folder(work: Path) -> Path:
-    """A folder for the PATH in which `course` is this Python's `course`."""
+    """Return a folder for the PATH that has a `course` command which runs this Python."""
     command = work / progress.MARK / "bin" / "course"
     with told(work):
         command.parent.mkdir(exist_ok=True)

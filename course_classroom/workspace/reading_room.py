@@ -1,7 +1,7 @@
-"""What JupyterLab may write in a workspace: everything but the library and the pages of docs/.
+"""JupyterLab's write access in a workspace: everything except the library and docs/.
 
-Lessons link to files of both; a key pressed by accident there must not change the course for all of
-its readers. And a notebook that could not be saved is the notebook that was saved before.
+Lessons link to files in both, and an accidental key press there must not change the course for
+everyone. If saving a notebook fails, the previous version stays intact.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from course_lib.files import replacing
 
 
 class WholeFiles(AsyncLargeFileManager):
-    """Jupyter's contents manager with `replacing` in the place of its own writing, whose last flush
-    on a full disk falls outside of its repair."""
+    """Jupyter's contents manager with `replacing` for writes, because the standard manager cannot
+    repair a failed last flush on a full disk."""
 
     @contextmanager
     def atomic_writing(self, os_path: str, *args, text: bool = True, **kwargs) -> Iterator:
@@ -32,10 +32,10 @@ class WholeFiles(AsyncLargeFileManager):
 
 
 class LearnersFiles(WholeFiles):
-    """Jupyter's contents manager that saves whole files, and none of the linked folders."""
+    """A contents manager that saves complete files, and saves none in the linked folders."""
 
     def in_library(self, path: str) -> bool:
-        """Whether a path of the API is in a folder linked from the course, or is its link."""
+        """Return True if an API path is in a folder linked from the course, or is that link."""
         first = path.strip("/").split("/")[0]
         return first in LINKED and (Path(self.root_dir) / first).is_symlink()
 
@@ -43,8 +43,8 @@ class LearnersFiles(WholeFiles):
         if self.in_library(path):
             raise HTTPError(
                 403,
-                f"{path} belongs to the course, and is here for reading. To change it, save it "
-                f"under another name, outside of {' and '.join(LINKED)}.",
+                f"{path} belongs to the course and is read-only here. To change it, save it under "
+                f"another name, outside of {' and '.join(LINKED)}.",
             )
 
     async def save(self, model: dict, path: str = "") -> dict:
@@ -61,7 +61,7 @@ class LearnersFiles(WholeFiles):
         await super().rename_file(old_path, new_path)
 
     async def copy(self, from_path: str, to_path: str | None = None) -> dict:
-        self.refuse(to_path or from_path)  # beside itself, if no place is named
+        self.refuse(to_path or from_path)  # next to itself, if no place is named
         return await super().copy(from_path, to_path)
 
     async def create_checkpoint(self, path: str) -> dict:
@@ -69,11 +69,11 @@ class LearnersFiles(WholeFiles):
         return await super().create_checkpoint(path)
 
     async def list_checkpoints(self, path: str) -> list:
-        # The stock one makes a folder for them by looking.
+        # The stock method creates a folder for them even when reading.
         return [] if self.in_library(path) else await super().list_checkpoints(path)
 
     async def get(self, path: str, *args, **kwargs) -> dict:
         model = await super().get(path, *args, **kwargs)
         if self.in_library(path):
-            model["writable"] = False  # JupyterLab opens it read-only
+            model["writable"] = False  # JupyterLab then opens it read-only
         return model

@@ -1,6 +1,6 @@
-"""`course reset`: a fresh copy in the place of the old one, which goes to `backups/` first.
+"""`course reset`: a fresh copy replaces the old one, which moves to `backups/` first.
 
-A backup is read back before anything takes the place of what it holds. Lesson 00 mentions it.
+A backup is read back before the original is replaced. Lesson 00 mentions the command.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BACKUPS = "backups"
 
 
 class Unknown(Exception):
-    """There is nothing of that name; the text lists what there is."""
+    """An error for a name that matches nothing; the text lists the existing names."""
 
 
 @dataclass(frozen=True)
 class Renewed:
-    """What became of one notebook; `backup` is where the old one is, relative to the workspace."""
+    """The result for one notebook; `backup` is the old file's path in the workspace."""
 
     path: str
     backup: str = ""
@@ -34,9 +34,9 @@ class Renewed:
 
 
 def find(what: str, root: Path, work: Path) -> list[Item]:
-    """The notebooks that `what` means: a lesson, an appendix, an exercise, or a notebook's path."""
+    """Return the notebooks for `what`: a lesson, an appendix, an exercise, or a path."""
     there = items(root)
-    number = what.zfill(2) if what.isdigit() else what.upper()  # of an appendix its letter
+    number = what.zfill(2) if what.isdigit() else what.upper()  # for an appendix its letter
     path = Path(os.path.abspath(work / what))
     found = (
         [item for item in there if number in (item.lesson, item.letter)]
@@ -44,7 +44,7 @@ def find(what: str, root: Path, work: Path) -> list[Item]:
         or [item for item in there if work / item.path == path]
     )
     if not found:
-        raise Unknown(f"There is no {what} to reset. There is:\n{as_list(there)}")
+        raise Unknown(f"There is no {what} to reset. You can reset:\n{as_list(there)}")
     return found
 
 
@@ -59,7 +59,7 @@ def as_list(there: Sequence[Item]) -> str:
 
 
 def renew(chosen: Sequence[Item], root: Path, work: Path, now: datetime) -> list[Renewed]:
-    """Put the course's version in the place of each; every old one is kept."""
+    """Replace each notebook with the course's version, and keep every old file."""
     place.make(work, root)
     needed = sum((root / item.path).stat().st_size for item in chosen)
     files = [work / item.path for item in chosen]
@@ -99,11 +99,11 @@ def _renew_each(
 def _keep(data: bytes, backup: Path) -> None:
     write(backup, data)
     if backup.read_bytes() != data:
-        raise OSError(0, "a backup could not be read back as it was written", str(backup))
+        raise OSError(0, "a backup differed when it was read back", str(backup))
 
 
 def _new_folder(backups: Path, now: datetime) -> Path:
-    """A folder for this moment that nobody has used."""
+    """Create a new, unused folder named after this moment."""
     backups.mkdir(exist_ok=True)
     stamp, number = now.strftime("%Y-%m-%d_%H-%M-%S"), 1
     while True:
@@ -117,5 +117,5 @@ def _new_folder(backups: Path, now: datetime) -> Path:
 
 def _drop_empty(folder: Path) -> None:
     for one in [*sorted(folder.rglob("*"), reverse=True), folder, folder.parent]:
-        with suppress(OSError):  # it holds something: then it stays
+        with suppress(OSError):  # it is not empty, so it stays
             one.rmdir()

@@ -1,7 +1,7 @@
-"""JupyterLab's server: refused where it would stand open, and with a port that is its own.
+"""JupyterLab's server, which refuses settings that admit other users and reserves its port.
 
-The stock one looks for a free port and takes it later: of twenty people who start together, two may
-find the same. Its kernels know from their start what `%%ranks` needs.
+The standard server finds a free port but binds it later, so two people who start together may find
+the same port. This server's kernels know `%%ranks` from their start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRIES = 20
 
 
 class LearnersKernels(KernelSpecManager):
-    """Jupyter's kernels as they are installed; those of IPython load one extension more."""
+    """Jupyter's installed kernels; IPython kernels load an additional extension."""
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         spec = super().get_kernel_spec(kernel_name)
@@ -34,13 +34,13 @@ class LearnersKernels(KernelSpecManager):
 
 
 class CourseServer(ServerApp):
-    """Where the port that was found has been taken meanwhile, it looks for the next."""
+    """A server that tries the next port if a different process has taken its port."""
 
-    wanted = 0  # the port that was asked for, or the default
+    wanted = 0  # the requested port, or the default
 
     @default("static_custom_path")
     def _default_static_custom_path(self) -> list[str]:
-        """Where custom.css is sought: ours first, which dims figures in a dark theme."""
+        """Return the search path of custom.css; the course's file dims figures in a dark theme."""
         return [str(STYLE), *super()._default_static_custom_path()]
 
     def _find_http_port(self) -> None:
@@ -58,18 +58,18 @@ class CourseServer(ServerApp):
 
 
 def ready(options: list[str]) -> CourseServer:
-    """A JupyterLab that listens and has not begun to serve."""
+    """Return a JupyterLab server that listens but does not serve requests yet."""
     LabApp.serverapp_class = CourseServer
     server = LabApp.initialize_server(argv=options)
     give_token(server)
     check_closed(server)
-    # It binds in its loop, but prints its address before the loop runs: let it bind first.
+    # It binds in its loop, but prints its address before the loop runs, so let it bind first.
     server.io_loop.run_sync(lambda: asyncio.sleep(0))
     return server
 
 
 def give_token(server: ServerApp) -> None:
-    """A token beside a password of the user's: Jupyter would leave it out."""
+    """Add a token when the user has a password, because Jupyter would omit it."""
     provider = server.identity_provider
     if not provider.token and getattr(provider, "hashed_password", ""):
         provider.token, provider.token_generated = secrets.token_hex(24), True
@@ -77,19 +77,19 @@ def give_token(server: ServerApp) -> None:
 
 
 def check_closed(server: ServerApp) -> None:
-    """Refuse a server that strangers could use. What it has resolved counts, and not the text of
-    the options: files and variables of the user's have their say too."""
+    """Refuse a server that other people could use. This checks the resolved settings, not the
+    options, because the user's files and environment variables also apply."""
     if not server.identity_provider.token:
         raise Refused(
-            "this JupyterLab would run without a token: everybody on this machine could run "
+            "this JupyterLab would run without a token, so every user of this machine could run "
             "programs as you.",
-            "leave its token as it is. An option of this command or a file of yours "
-            "(`jupyter --paths` lists the folders) makes it empty",
+            "leave its token unchanged. An option of this command or one of your files (`jupyter "
+            "--paths` lists the folders) makes it empty",
         )
     if not server.sock and server.ip not in LOOPBACK:
         raise Refused(
             f"this JupyterLab would listen at {server.ip or 'all addresses'}, where other machines "
             "reach it.",
-            "leave its address as it is, and reach it from another machine through a tunnel: "
-            "ssh -L 8888:127.0.0.1:8888 THIS_MACHINE",
+            "leave its address unchanged, and reach it from another machine through a tunnel: ssh "
+            "-L 8888:127.0.0.1:8888 THIS_MACHINE",
         )

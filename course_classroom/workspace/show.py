@@ -1,7 +1,7 @@
-"""Progress in lines and tables: a learner's own, and a room's with what its node holds.
+"""Progress as text: a learner's own progress, and a room's progress with the use of its node.
 
-Names come from folders and people, so nothing in them is taken as an instruction to the terminal.
-Lesson 00 points to it.
+Names come from folders and people, so the terminal never receives them as control sequences. Lesson
+00 refers to `course status`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from course_classroom.workspace.handed_out import called, capital
 
 
 def own(found: dict, everything: bool = False) -> str:
-    """A line for each lesson and appendix that was opened, below it one for each exercise; then
-    the sums. Where `everything` is asked for, the others have their lines too."""
+    """Return a line for each opened lesson and appendix, with a line below for each exercise, then
+    the sums. With `everything`, unopened lessons are included."""
     lines = [f"Your copies: {found['workspace']}"]
     lessons = found["lessons"]
     shown = [one for one in lessons if everything or one["opened"]]
@@ -28,13 +28,13 @@ def own(found: dict, everything: bool = False) -> str:
         told = one["predictions"]
         if told["made"]:
             made = counted(told["made"], "prediction")
-            head += f", {made} written down, {told['compared']} compared"
+            head += f", {made} recorded, {told['compared']} compared"
         rows = (Row(one["lesson"], **exercise) for exercise in one["exercises"])
         lines += [head, *(row.as_text(f"{row.outcome}, ") for row in rows)]
     outcomes = [exercise["outcome"] for one in lessons for exercise in one["exercises"]]
     points, of = (sum(one[name] for one in lessons) for name in ("points", "of"))
     right = f"{outcomes.count(RIGHT)} of {len(outcomes)} exercises right"
-    lines.append(f"In all: {points} of {of} points, {right}")
+    lines.append(f"In total: {points} of {of} points, {right}")
     if left := len(lessons) - len(shown):
         are = "lesson or appendix is" if left == 1 else "lessons and appendices are"
         lines.append(f"{left} {are} not opened yet; `course status --everything` lists them too.")
@@ -47,19 +47,19 @@ def damaged(found: dict) -> list[str]:
         return []
     word = "Line" if len(numbers) == 1 else "Lines"
     return [
-        f"{word} {', '.join(map(str, numbers))} of progress.jsonl cannot be read; the rest counts."
+        f"{word} {', '.join(map(str, numbers))} of progress.jsonl cannot be read; the others count."
     ]
 
 
 def everybody(room: dict, node: dict) -> None:
-    """The table of learners and lessons, who could not be read, and who holds what."""
+    """Print the table of learners and lessons, the unreadable workspaces, and the leases."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        console.width = 1000  # into a file or a pipe, nothing is cut off or wrapped
+        console.width = 1000  # in a file or a pipe, nothing is cut off or wrapped
     learners = room["learners"]
     table = Table("learner")
     lessons = [one["lesson"] for one in learners[0]["lessons"]] if learners else []
@@ -113,5 +113,5 @@ def on_node(node: dict) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Without anything that a terminal would obey."""
+    """Return text without control characters for a terminal."""
     return "".join(c if c.isprintable() else "?" for c in str(text))

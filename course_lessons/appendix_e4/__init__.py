@@ -1,1 +1,1 @@
-"""Appendix E4: the steps of pipeline stages, drawn."""
+"""The pictures of appendix E4: the steps of pipeline stages over time."""

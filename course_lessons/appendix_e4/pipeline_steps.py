@@ -1,7 +1,7 @@
-"""The steps of pipeline schedules against time: a lane for each stage, idle time left empty.
+"""The steps of pipeline schedules over time: a lane for each stage, empty while the stage is idle.
 
-Forwards are light and backwards dark, each with the number of its micro-batch. Appendix E4 draws
-what its ranks have walked, in units of work.
+Forward steps are light and backward steps dark, each with its micro-batch number. Appendix E4 draws
+the steps that its ranks have run, in units of work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Walks = Sequence[Sequence["Timed"]]  # of each stage
 
 
 def pipeline_steps(schedules: Mapping[str, Walks], *, title: str = "") -> Picture:
-    """Draw `schedules[name][stage]`, steps with their beginning and end."""
+    """Draw the steps in `schedules[name][stage]`, each with its start and end."""
     ends = [step.end for walks in schedules.values() for steps in walks for step in steps]
     unit = min(0.24, 6.2 / max(ends))  # inches
     highs = [HEAD + len(walks) * (HIGH + 0.05) + 0.1 for walks in schedules.values()]
@@ -45,7 +45,7 @@ def _end(walks: Walks) -> int:
 
 
 def _lanes(walks: Walks) -> list[str]:
-    """What words say of each stage."""
+    """Describe each stage in words: its steps in order, and its idle time."""
     told = []
     for stage, steps in enumerate(walks):
         idle = _end(walks) - sum(step.end - step.start for step in steps)

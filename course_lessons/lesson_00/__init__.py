@@ -1,6 +1,6 @@
-"""What right means for the exercises of lesson 00: where a cell runs, and a first collective.
+"""Checks of the exercises of lesson 00: the ranks of a cell, and a first collective.
 
-Both are there to meet a check: its three outcomes, its hints, a mistake that is called by name.
+Both exercises introduce checks: their outcomes, their hints, and the mistakes they recognise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHO, SAYS = Page(__file__, "who_knows"), Page(__file__, "mean_over_ranks")
 
 
 def judge_mean(answer: Answer, judge: Judge) -> None:
-    """Try mean_over_ranks on three ranks, on two others than the notebook's first, on numbers."""
+    """Try mean_over_ranks on three ranks, on two ranks without rank 0, and on single numbers."""
     judge.take(answer, trial.__name__)
     seed = fresh_seed()
     for members, shape, dtype in (
@@ -57,14 +57,14 @@ def _look_at_results(reports: list[dict], when: str) -> None:
 
 
 def _look_at_values(answer: Answer, call: trial.Call) -> None:
-    """Hold what came back against the mean, and against what a misreading gives on every rank."""
+    """Compare every rank's result with the mean, and with the values of each misreading."""
     n, when, total = call.n, call.when, call.total
     results = [report["out"] for report in call.reports]
     right = [near(out, total / n) for out in results]
     if all(right):
         return
     trial.refuse_second(call.number > 0, when)
-    own = {"nobody asked": call.inputs, "divided, not added": [x / n for x in call.inputs]}
+    own = {"nothing sent": call.inputs, "divided, not added": [x / n for x in call.inputs]}
     refuse_idea(results, ideas(SAYS, {"sum": [total] * n, **own}), when)
     if any(right):
         raise SAYS("not on every rank")
@@ -85,7 +85,7 @@ def _look_at_values(answer: Answer, call: trial.Call) -> None:
 
 def _look_at_traffic(call: trial.Call) -> None:
     x, n = call.inputs[0], call.n
-    allowed = 2 * (n - 1) * -(-x.numel() // n) * x.itemsize  # in chunks that may be filled up
+    allowed = 2 * (n - 1) * -(-x.numel() // n) * x.itemsize  # in chunks that may be padded
     for rank, report in enumerate(call.reports):
         sent = report["bytes"]
         if sent > allowed:
@@ -93,18 +93,18 @@ def _look_at_traffic(call: trial.Call) -> None:
 
 
 def judge_who_knows(given: Mapping) -> None:
-    """Hold the numbers against what each kind of cell does, and its misreadings by name."""
+    """Compare the numbers with the right number for each kind of cell, and with misreadings."""
     right = {"a": RANKS, "b": 1, "c": 0, "d": RANKS, "e": 2}
-    if given["a"] == given["d"] == 2:  # as many as a notebook has that asks for no number
+    if given["a"] == given["d"] == 2:  # the default number of ranks of a notebook
         raise WHO("wrong number")
     mistakes = (
         ("one rank is not all", {"b": RANKS}),
         ("a range counts both ends", {"e": 1}),
-        ("the notebook is no rank #1", {"c": RANKS}),
+        ("the notebook is not a rank #1", {"c": RANKS}),
         ("push reaches all", {"d": 0}),
         ("push reaches all", {"d": 1}),
         ("a range is not all", {"e": RANKS}),
-        ("the notebook is no rank #2", {name: number + 1 for name, number in right.items()}),
+        ("the notebook is not a rank #2", {name: number + 1 for name, number in right.items()}),
         ("variables are not shared", dict.fromkeys(right, RANKS)),
         ("which rank, not how many", {"b": 0}),
         ("its value", {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}),

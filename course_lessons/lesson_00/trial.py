@@ -1,6 +1,6 @@
-"""What the checks of lessons 00 and 01 run on the judge's ranks: an answer, called twice.
+"""Trials of lessons 00 and 01 on the judge's ranks, which call an answer twice.
 
-What is kept from the first call shows in the second, what the second writes over in the first.
+The second call reveals data kept from the first call, or an overwritten first result.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from course_classroom.judge.words import Page, Words
 
 SAYS = Page(__file__, "trial")
 POINT_TO_POINT = {"send", "recv", "barrier"}
-CALLS = ("", " in a second call")  # in words: what is said after where a trial ran
+CALLS = ("", " in a second call")  # in words, added to the description of the trial
 Shape = Sequence[int]
-Rows = Sequence[Sequence[Shape]]  # of each call, every rank's shape
+Rows = Sequence[Sequence[Shape]]  # every rank's shape, for each call
 
 
 def numbers(shape: Shape, seed: int, rank: int, dtype: str = "float64") -> Tensor:
-    """The numbers of one rank; in any dtype but float64 they are whole, so that sums are exact."""
+    """Return one rank's numbers, which are integers except in float64, so that sums are exact."""
     made = torch.Generator().manual_seed(seed * 1009 + rank)
     kind = getattr(torch, dtype)
     if kind == torch.float64:
@@ -42,9 +42,9 @@ def numbers(shape: Shape, seed: int, rank: int, dtype: str = "float64") -> Tenso
 def twice(
     function: Callable, group: Group, shapes: Rows, seed: int, dtype: str, report: str = "report"
 ) -> list[dict]:
-    """Call `function(x, group)` on this rank's shape of each row of `shapes`; a report for each.
+    """Call `function(x, group)` with this rank's shape in each row of `shapes`; report each call.
 
-    `report` names the function of the bench that describes what comes back.
+    `report` names the function of `bench` that describes the result.
     """
     outs: list[object] = []
 
@@ -62,16 +62,16 @@ def twice(
 
 
 def spoilt(group: Group) -> bool:
-    """Whether a call has ended its group or replaced a part of torch: the judge says so then."""
+    """Return True if a call ended its group or replaced parts of torch, which the judge reports."""
     made = dist.is_initialized() and group in dist.distributed_c10d._world.pg_map
     return not made or bool(untouched.replaced(vars(sys.modules["__main__"])))
 
 
 def alive(reports: Sequence[dict], outs: Sequence) -> list[dict]:
-    """The reports, each with whether what came back is no longer what it was when it came."""
+    """Add `overwritten` to each report: True if the result has changed since its return."""
     for report, out in zip(reports, outs, strict=True):
         then = report["entries"] if "entries" in report else [report["out"]]
-        pairs = zip(tensors_in(out), then, strict=False)  # no tensors: refused before this is
+        pairs = zip(tensors_in(out), then, strict=False)  # no tensors: refused before this matters
         report["overwritten"] = any(
             was is not None and not near(now.detach(), was) for now, was in pairs
         )
@@ -83,7 +83,7 @@ def tensors_in(out: object) -> list[Tensor]:
 
 
 class Call(NamedTuple):
-    """One call of the learner's function on a group, and what it gave on each rank."""
+    """One call of the learner's function on a group, and its result on each rank."""
 
     inputs: list[Tensor]
     reports: list[dict]
@@ -110,7 +110,7 @@ def calls(
     when: Sequence[str],
     report: str = "report",
 ) -> list[Call]:
-    """Try an answer on a group, once with each row of `shapes`; `when` says where each is."""
+    """Try an answer on a group, once with each row of `shapes`; `when` describes the calls."""
     given = (shapes, seed, dtype, report)
     reports = judge.trial(answer, twice, *given, members=members, when=when[0])
     found = []
@@ -121,17 +121,17 @@ def calls(
 
 
 def refuse_overwritten(reports: Sequence[dict], what: str, when: str) -> None:
-    """Refuse an answer where `what` an earlier call gave has changed in a later one."""
+    """Refuse an answer if `what`, the result of an earlier call, has changed in a later one."""
     SAYS.refuse_each(reports, {"one buffer": lambda r: r["overwritten"]}, what=what, when=when)
 
 
 def refuse_second(later: bool, when: str) -> None:
-    """Refuse what is wrong in a later call: the first, with other numbers, was right."""
-    SAYS.refuse({"another second call": later}, when=when)
+    """Raise a Finding for an error in a later call after a right first call with other numbers."""
+    SAYS.refuse({"wrong second call": later}, when=when)
 
 
 def refuse_ready_made(reports: Sequence[dict], right: str) -> None:
-    """Refuse a collective of torch that does the work; `right` says what is right so far."""
+    """Refuse a torch collective that does the exercise's work; `right` states the correct part."""
     for rank, report in enumerate(reports):
         calls = " and ".join(sorted(set(report["ops"]) - POINT_TO_POINT))
         SAYS.refuse({"ready-made collective": calls}, right=right, rank=rank, calls=calls)
@@ -139,7 +139,7 @@ def refuse_ready_made(reports: Sequence[dict], right: str) -> None:
 
 @contextlib.contextmanager
 def told(says: Words, entry: str, so: Callable[[Finding], bool], **about: object) -> Iterator[None]:
-    """Tell by `entry` what stops an answer in here, where `so` is true of that."""
+    """Replace a Finding raised in the `with` block with `entry` if `so(finding)` is true."""
     try:
         yield
     except Finding as finding:
@@ -153,17 +153,17 @@ def broke_off(finding: Finding) -> bool:
 
 
 def of_two_lengths(finding: Finding) -> bool:
-    """Whether two ranks disagree about a message."""
+    """Return True if two ranks disagree about a message."""
     return finding.name == "raised" and "the ranks disagree" in finding.text
 
 
 def of_two_dtypes(finding: Finding) -> bool:
-    """Whether two ranks disagree about a message, of which one end has another dtype."""
+    """Return True if two ranks disagree about a message whose two ends have different dtypes."""
     kinds = set(re.findall(r"\) of (\w+)\[", finding.text))
     return "the ranks disagree" in finding.text and len(kinds) > 1
 
 
 def listed(parts: Sequence) -> str:
-    """1, 2 and 3."""
+    """[1, 2, 3] -> "1, 2 and 3"."""
     *first, last = map(str, parts)
     return f"{', '.join(first)} and {last}" if first else last

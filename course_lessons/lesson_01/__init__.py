@@ -1,4 +1,4 @@
-"""The exercises of lesson 01 in the order in which the lesson lists them, a file for each."""
+"""The exercises of lesson 01 in the lesson's order, with a file for each."""
 
 from course_lessons.lesson_01.all_gather_uneven import ALL_GATHER_UNEVEN
 from course_lessons.lesson_01.ring_all_reduce import RING

@@ -1,6 +1,6 @@
-"""`ring_all_reduce` of lesson 01: what right means, and how wrong answers are recognised.
+"""`ring_all_reduce` of lesson 01: its right answer, and the recognition of wrong answers.
 
-Held against the sum and the budget: a message that is too long costs time in its step.
+Results are compared with the sum, and messages with a budget, since long messages cost time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SAYS = Page(__file__, "ring_all_reduce")
 
 
 def judge_ring(answer: Answer, judge: Judge) -> None:
-    """Try ring_all_reduce; raise the Finding that explains best what is wrong."""
+    """Try ring_all_reduce; raise the Finding that explains the error best."""
     judge.take(answer, trial.__name__)
     seed = looking.fresh_seed()
     part = 4 + seed % 5
 
     def tried(members: list[int], length: int, dtype: str = "float64") -> list[Call]:
         when, shapes = f"{on(members)} with {length} elements", [[[length]] * len(members)] * 2
-        with told(SAYS, "room of another dtype", trial.of_two_dtypes, when=when, dtype=dtype):
+        with told(SAYS, "buffer of wrong dtype", trial.of_two_dtypes, when=when, dtype=dtype):
             calls = trial.calls(answer, judge, members, shapes, seed, dtype, [when] * 2)
         for call in calls:
             refuse_none(call.reports, call.when, "the sum")
@@ -43,15 +43,15 @@ def judge_ring(answer: Answer, judge: Judge) -> None:
             looking.refuse_changed(call, "its input x (a chunk or slice of x is a view of x)")
         return calls
 
-    # Lengths that divide come first: what is wrong there is the ring, not the cut.
+    # Divisible lengths are first, because errors there come from the ring, not the split.
     calls = tried(THREE, 3 * part) + tried(TWO, 2 * part)
     _look_at_values(calls)
     with (
         told(SAYS, "uneven lengths", trial.broke_off),
-        told(SAYS, "room of another length", trial.of_two_lengths),
+        told(SAYS, "buffer of wrong length", trial.of_two_lengths),
     ):
         more = tried(THREE, 3 * part + 1 + seed % 2) + tried(TWO, 2 * part + 1, "float32")
-        more += tried(THREE, 2)  # fewer elements than ranks: one rank's chunk is empty
+        more += tried(THREE, 2)  # fewer elements than ranks, so one rank's chunk is empty
     _look_at_values(more)
     for call in calls + more:
         _look_at_traffic(call)
@@ -59,7 +59,7 @@ def judge_ring(answer: Answer, judge: Judge) -> None:
 
 
 def _look_at_values(calls: list[Call]) -> None:
-    """Hold what every rank got against the sum; of several wrong calls the first is explained."""
+    """Compare every rank's result with the sum, and explain the first wrong call."""
     wrong = [c for c in calls if not all(near(report["out"], c.total) for report in c.reports)]
     if not wrong:
         return
@@ -67,7 +67,7 @@ def _look_at_values(calls: list[Call]) -> None:
     n, when, total = call.n, call.when, call.total
     trial.refuse_second(call.number > 0, when)
     results = [report["out"] for report in call.reports]
-    # The bench fills what torch.empty gives with NaNs.
+    # The bench fills tensors from torch.empty with NaNs.
     early = {"read too early": lambda report: report["out"].isnan().any()}
     SAYS.refuse_each(call.reports, early, when=when)
     gives = {"mean": [total / n] * n, "largest": [torch.stack(call.inputs).max(0).values] * n}
@@ -85,7 +85,7 @@ def _look_at_values(calls: list[Call]) -> None:
     named = {
         "right for two only": all(c.n == 3 for c in wrong) and any(c.n == 2 for c in calls),
         "added twice": "2 times" in evidence or "3 times" in evidence,
-        "half of the way": finished == {1},
+        "only one round": finished == {1},
         "one step too few": finished == {n - 1},
         "wrong values": True,
     }
@@ -93,13 +93,13 @@ def _look_at_values(calls: list[Call]) -> None:
 
 
 def _right(call: Call, rank: int) -> Tensor:
-    """For each element, whether this rank has the sum."""
+    """Return a mask of the elements whose sum is right on this rank."""
     off = (call.reports[rank]["out"] - call.total).abs()
     return off <= looking.TOLERANCE * call.total.abs().max()
 
 
 def _refuse_chunks(call: Call) -> None:
-    """Refuse chunks that hold what belongs to another chunk, or to one rank."""
+    """Refuse chunks that contain values of a different chunk or of only one rank."""
     sizes = [size for size in cut(len(call.total), call.n) if size]
     rows = [report["out"].split(sizes) for report in call.reports]
     sums, own = call.total.split(sizes), [x.split(sizes) for x in call.inputs]
@@ -112,14 +112,14 @@ def _refuse_chunks(call: Call) -> None:
     placed = [(k, chunk) for row in rows for k, chunk in enumerate(row)]
     named = {
         "one buffer": twins,
-        "chunks in another order": all(any(alike(one, s) for s in sums) for _, one in placed),
+        "chunks in wrong order": all(any(alike(one, s) for s in sums) for _, one in placed),
         "never added": all(any(alike(one, x[k]) for x in own) for k, one in placed),
     }
     SAYS.refuse(named, when=call.when, twins=" and ".join(twins))
 
 
 def _finished(call: Call) -> set[int]:
-    """How many of its chunks each rank has right; what divides is cut in chunks of one length."""
+    """Return the set of the ranks' numbers of finished chunks, if n divides the length."""
     if len(call.total) % call.n:
         return set()
     done = torch.stack([_right(call, r).view(call.n, -1).all(1) for r in range(call.n)])
@@ -127,7 +127,7 @@ def _finished(call: Call) -> set[int]:
 
 
 def _counted(call: Call) -> str:
-    """Whose contributions are counted how often in a wrong piece, where the values show it."""
+    """Describe the ranks whose contributions a wrong chunk counts too often or not at all."""
     sizes = cut(len(call.total), call.n)
     ends = list(itertools.accumulate(sizes))
     rank, start, end = next(
@@ -140,7 +140,7 @@ def _counted(call: Call) -> str:
     times = torch.linalg.lstsq(columns, out[:, None]).solution[:, 0]
     what = "are wrong"
     if len(out) > call.n and (columns @ times - out).abs().max() > 1e-8:
-        what = "are no mixture of these elements of the ranks: chunks were mixed up"
+        what = "are no mixture of these elements of the ranks, so chunks were mixed up"
     elif len(out) > call.n and (times - times.round()).abs().max() <= 1e-6:
         counts = enumerate(map(int, times.round()))
         wrong = [f"those of rank {r} {count} times" for r, count in counts if count != 1]
@@ -149,10 +149,10 @@ def _counted(call: Call) -> str:
 
 
 def _look_at_traffic(call: Call) -> None:
-    """Hold the number of messages and each message's length against the ring's budget."""
-    trial.refuse_ready_made(call.reports, "The sum is right")
+    """Compare the number of messages and each message's length with the ring's budget."""
+    trial.refuse_ready_made(call.reports, "The sum is correct")
     n, length, item = call.n, len(call.total), call.total.itemsize
-    messages = [report["messages"] for report in call.reports]  # of each rank, the bytes of each
+    messages = [report["messages"] for report in call.reports]  # for each rank, the bytes of each
     may_send, chunk = 2 * (n - 1), max(cut(length, n))
     longest = max(max(sizes, default=0) for sizes in messages) / item
     if all(len(sizes) <= may_send for sizes in messages) and longest <= chunk:
@@ -160,14 +160,14 @@ def _look_at_traffic(call: Call) -> None:
     sent, counts = [sum(sizes) for sizes in messages], [len(sizes) for sizes in messages]
     rank, asked = max(range(n), key=lambda r: (sent[r], counts[r])), ""
     if longest == length // n + length % n:
-        asked = " Is all that does not divide in one chunk?"
+        asked = " Is the remainder of the division in one chunk?"
     elif longest == 2 * chunk:
-        asked = " Or is it as many, in a wider dtype than x has?"
+        asked = " Does it have a wider dtype than x?"
     steps = set(counts) in ({2 * n - 1}, {2 * n}) and longest <= chunk
     whole = all(min(sizes, default=0) >= length * item for sizes in messages)
     named = {
         "all through one rank": sum(bytes_ > may_send * chunk * item for bytes_ in sent) == 1,
-        "whole tensors": chunk < length and whole,
+        "full tensors": chunk < length and whole,
         "one step too many": steps,
         "message too long": longest > chunk,
         "over budget": True,

@@ -1,6 +1,6 @@
-"""`tree_or_ring` of lesson 01: two ways to sum, each a count of α and of tensors; where they meet.
+"""`tree_or_ring` of lesson 01: costs of two all-reduces, in α and tensors, and their break-even.
 
-A wrong idea is another count; what it would give follows from the same formula.
+A wrong idea uses different counts in the same formula.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ SAYS = Page(__file__, "tree_or_ring")
 
 @dataclass(frozen=True)
 class Costs:
-    """T = messages · α + tensors · B · β, for the ring and for the tree."""
+    """The cost model T = messages · α + tensors · B · β, for the ring and for the tree."""
 
     ring: tuple[float, float] = (STEPS, STEPS / RANKS)  # messages, tensors
     tree: tuple[float, float] = (LEVELS, LEVELS)
     small: float = 1e3  # bytes
     large: float = 100e6
     alpha: float = 30e-6
-    rate: float = 10e9  # bytes in a second
+    rate: float = 10e9  # bytes per second
 
     def answers(self) -> dict[str, float]:
-        """Times in ms, and the size in kB at which the two are alike."""
+        """Return times in ms, and the size in kB at which ring and tree cost the same."""
         times = [
             1e3 * (messages * self.alpha + tensors * size / self.rate)
             for size in (self.small, self.large)
@@ -40,7 +40,7 @@ class Costs:
         return dict(zip(FIELDS, (*times, self.size(alphas, -tensors or math.nan)), strict=True))
 
     def size(self, messages: float, tensors: float) -> float:
-        """The size, in kB, at which so many α are as long as so many tensors."""
+        """Return the size in kB at which `messages` times α takes as long as sending `tensors`."""
         return messages * self.alpha * self.rate / tensors / 1e3
 
 
@@ -50,20 +50,20 @@ MEETING = TIMES.pop(MEET)
 SECONDS = {name: value / 1e3 for name, value in TIMES.items()}
 HALF = {"ring": (STEPS / 2, SENT / 2), "tree": (LEVELS / 2, LEVELS / 2)}
 COUNTS = (  # of messages and of tensors, or other units
-    ("whole tensors round the ring", {"ring": (STEPS, STEPS)}),
+    ("full tensors around the ring", {"ring": (STEPS, STEPS)}),
     ("chunks up the tree", {"tree": (LEVELS, LEVELS / RANKS)}),
     ("one α for all", {"ring": (1, SENT), "tree": (1, LEVELS)}),
     ("one α for all", {"tree": (1, LEVELS)}),
     ("one α for all", {"tree": (2, LEVELS)}),
-    ("half of the way", HALF),
-    *(("half of the way", {way: HALF[way]}) for way in HALF),
-    ("half of the way", {"ring": (RANKS, 1)}),
+    ("only one round", HALF),
+    *(("only one round", {way: HALF[way]}) for way in HALF),
+    ("only one round", {"ring": (RANKS, 1)}),
     ("a message to each", {"tree": (STEPS, STEPS)}),
     ("one step too many", {"ring": (STEPS + 2, 2)}),
     ("halved at each level", {"tree": (LEVELS, SENT)}),
     ("a level too many", {"tree": (LEVELS + 2, LEVELS + 2)}),
     *(
-        ("another logarithm", {"tree": (2 * height, 2 * height)})
+        ("wrong logarithm", {"tree": (2 * height, 2 * height)})
         for log in (math.log(RANKS), math.log10(RANKS))
         for height in (log, math.ceil(log))
     ),

@@ -1,6 +1,6 @@
-"""`who_hangs` of lesson 01: three ranks stand still, and one of them holds the others up.
+"""`who_hangs` of lesson 01: three ranks hang, and one of them blocks the others.
 
-What the ranks showed stands in the notebook; tests hold it against three real ranks.
+The notebook has the ranks' reports, and tests compare them with three real ranks.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from course_classroom.judge.words import Page
 
 SAYS = Page(__file__, "who_hangs")
 CULPRITS, LISTED_FIRST = {"A": 2, "B": 1, "C": 0}, {"A": 0, "B": 0, "C": 2}
-MISREADINGS = {  # by the case and the rank that was named
-    **dict.fromkeys((("A", 0), ("A", 1), ("B", 2)), "the one that waits"),
+MISREADINGS = {  # by the case and the named rank
+    **dict.fromkeys((("A", 0), ("A", 1), ("B", 2)), "a waiting rank"),
     ("B", 0): "ahead, so it skipped one",
     **dict.fromkeys((("C", 1), ("C", 2)), "the loudest error"),
 }
 
 
 def judge_who_hangs(given: Mapping) -> None:
-    """Hold the ranks named against the culprits, and against five tempting readings."""
+    """Compare the named ranks with the right ranks, and with five tempting misreadings."""
     SAYS.refuse({"counted from one": all(given[c] == r + 1 for c, r in CULPRITS.items())})
     for case, rank in given.items():
         SAYS.refuse({"no such rank": rank not in (0, 1, 2)}, name=case)

@@ -1,4 +1,4 @@
-"""The exercises of lesson 02 in the order in which the lesson lists them, a file for each."""
+"""The exercises of lesson 02 in the lesson's order, with a file for each."""
 
 from course_lessons.lesson_02.cut_gradients import GRADIENTS
 from course_lessons.lesson_02.mystery_cut import MYSTERY_CUT

@@ -1,6 +1,6 @@
-"""`cut_gradients` of lesson 02: dX, dW and db for both cuts, and nothing sent that no sum needs.
+"""`cut_gradients` of lesson 02: dX, dW and db for both cuts, without unnecessary messages.
 
-Tried on sizes that divide, then on others; held against one all-reduce, or none.
+The answer is tried on divisible sizes, then on others. It may use one all-reduce, or none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAYS = Page(__file__, "cut_gradients")
 
 
 class Call:
-    """One call on a group: the whole product, how it was cut, and what came back on each rank."""
+    """One call on a group: the full product, its cut, and the results of each rank."""
 
     def __init__(
         self, way: str, whole: Product, reports: list, when: str, dtype: str, second: bool
@@ -32,7 +32,7 @@ class Call:
         self.when, self.dtype, self.second = when, dtype, second
         self.parts = [by_hand(whole.mine(way, self.n, rank)) for rank in range(self.n)]
         wholes = by_hand(whole)
-        # By columns a rank computes a partial sum of dX; the sum is asked for.
+        # By columns a rank computes a partial sum of dX, but the check expects the sum.
         asked = [wholes[:1] + part[1:] if way == COLUMNS else part for part in self.parts]
         self.owed = [list(map(Owed, ("dX", "dW", "db"), part, wholes)) for part in asked]
 
@@ -42,10 +42,10 @@ def by_hand(p: Product) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def judge_gradients(answer: Answer, judge: Judge) -> None:
-    """Try cut_gradients; raise the Finding that explains best what is wrong."""
+    """Try cut_gradients; raise the Finding that explains the error best."""
     judge.take(answer, trial.__name__)
     seed = fresh_seed()
-    b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
+    b = 5 + 6 * (seed % 2)  # differs from all other sizes and from the number of ranks
 
     def tried(way: str, members: list[int], h: int, f: int, dtype: str = "float64") -> list[Call]:
         when, sizes = f"{on(members)}, X[{b}, {h}] W[{h}, {f}] cut by {way}", (b, h, f)
@@ -59,7 +59,7 @@ def judge_gradients(answer: Answer, judge: Judge) -> None:
 
     even = tried(COLUMNS, THREE, 7, 12) + tried(ROWS, THREE, 12, 7)
     _look_at_values(even)
-    uneven = tried(COLUMNS, THREE, 7, 4)  # four over three ranks: the last has nothing
+    uneven = tried(COLUMNS, THREE, 7, 4)  # four over three ranks: the last one has nothing
     uneven += tried(COLUMNS, TWO, 8, 13, "float32")
     uneven += tried(ROWS, THREE, 4, 7) + tried(ROWS, TWO, 13, 8, "float32")
     _look_at_values(uneven)
@@ -69,7 +69,7 @@ def judge_gradients(answer: Answer, judge: Judge) -> None:
 
 
 def _look_at_values(calls: list[Call]) -> None:
-    """Raise what is wrong with the first of the three gradients that is."""
+    """Raise a Finding for the first wrong gradient among dX, dW and db."""
     for call, part in itertools.product(calls, range(3)):
         if trial.wrong(call, part):
             refuse_second(call.second, call.when)
@@ -80,7 +80,7 @@ def _refuse_value(call: Call, part: int) -> None:
     rank, n, b = trial.wrong(call, part)[0], call.n, len(call.whole.x)
     owed, seen = [entries[part] for entries in call.owed], trial.seen(call, part)
     name, wanted, right = owed[0].name, [one.part for one in owed], owed[rank].part
-    head = f"{name} on rank {rank} is not right {call.when}."
+    head = f"{name} on rank {rank} is wrong ({call.when})."
     ideas = []
     if call.way == COLUMNS and part == 0:
         local = [part[0] for part in call.parts]
@@ -90,15 +90,15 @@ def _refuse_value(call: Call, part: int) -> None:
         ideas.append(("counted on every rank", n * right))
     elif all(one.shape == right.shape for one in wanted):
         mixed = torch.stack(wanted).sum(0)
-        ideas += [("parts of different things added", mixed / k) for k in (1, n)]
+        ideas += [("different shards added", mixed / k) for k in (1, n)]
     ideas += [("mean over the rows", right / b), ("sign", -right)]
     trial.refuse_first(seen[rank], SAYS, ideas, head, n=n, b=b, name=name)
-    refuse_general(seen, wanted, call.when, sizes={"rows of X": b}, what=name)
+    refuse_general(seen, wanted, call.when, sizes={"rows of X": b}, what=f"gradient {name}")
     raise SAYS("wrong values", head=head)
 
 
 def _look_at_bytes(call: Call) -> None:
-    """Hold what was sent against one all-reduce of dX, or against nothing."""
+    """Compare the bytes sent with one all-reduce of dX for a cut by columns, or with zero."""
     allowed = trial.fair(call, call.whole.x.shape) if call.way == COLUMNS else 0
     looks = {
         "sent for nothing": lambda r: r["bytes"] and call.way == ROWS,

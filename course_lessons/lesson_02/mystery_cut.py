@@ -1,6 +1,6 @@
-"""`mystery_cut` of lesson 02: five layers on three ranks, known by their shapes and their ledger.
+"""`mystery_cut` of lesson 02: five layers on three ranks, to be identified by shapes and ledger.
 
-`run` really runs one of them on a rank, and says what can be seen of it.
+`run` executes one layer on a rank and describes the visible facts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ RANKS = 3
 
 
 class Layer(NamedTuple):
-    """A product X[b, h] W[h, f] on three ranks: which dim is cut, and what is done to the ends."""
+    """A product X[b, h] W[h, f] on three ranks: the cut, the sizes, and the layouts of the ends."""
 
     cut: int
     b: int
     h: int
     f: int
-    whole_ends: bool = False  # takes a whole X, or gives a whole Y, where that is cut inside
+    whole_ends: bool = False  # takes the full X, or gives the full Y, where it is cut inside
 
 
 LAYERS = {
@@ -42,7 +42,7 @@ FIELDS = tuple(f"{case}: {what}" for case in LAYERS for what in ("cut", "weight"
 
 
 def run(case: str, group: dist.ProcessGroup) -> str:
-    """Run a layer forward and backward on this rank; what can be seen from outside, as text."""
+    """Run a layer forward and backward on this rank; return the visible facts as text."""
     layer = LAYERS[case]
     n, rank = group.size(), group.rank()
     made = torch.Generator().manual_seed(ord(case))
@@ -108,15 +108,15 @@ MISREADINGS = (
     ("bytes, not elements", {name: 4 * count for name, count in WEIGHTS.items()}),
     ("bytes, not elements", dict.fromkeys(LOCAL, 4 * PART)),
     ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS)),
-    ("misled by the ends", _cuts(D=COLUMNS, E=ROWS)),
+    ("misled by the all-gather", _cuts(D=COLUMNS, E=ROWS)),
     ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS, D=COLUMNS, E=ROWS)),
-    ("a sum of another size", _cuts(A=BATCH, B=COLUMNS, C=BATCH, D=BATCH, E=BATCH)),
+    ("wrong size of the sum", _cuts(A=BATCH, B=COLUMNS, C=BATCH, D=BATCH, E=BATCH)),
     ("nothing sent forward", _cuts(B=ROWS)),
 )
 
 
 def judge_mystery(given: Mapping) -> None:
-    """Hold cuts and sizes against the layers, and name the sign that was misread."""
+    """Compare the cuts and sizes with the layers, and name the misread evidence."""
     for name in FIELDS[::2]:
         if given[name] not in (COLUMNS, ROWS, BATCH):
             raise SAYS("wrong number", name=name)

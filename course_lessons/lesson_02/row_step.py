@@ -1,6 +1,6 @@
-"""`row_step` of lesson 02: a step of training by rows, and what became of the bias in it.
+"""`row_step` of lesson 02: a training step of a row-sharded layer, and its treatment of the bias.
 
-Held against one process: Y, then the weight, then the bias, which all ranks have to keep.
+Y, then the weight, then the bias, which all ranks must keep, are compared with one process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from course_lessons.lesson_00.trial import CALLS, refuse_overwritten
 from course_lessons.lesson_02 import trial
 from course_lessons.lesson_02.trial import ROWS, STEPS, Owed, Product, product
 
-LR = 0.0625  # of the first step; each takes half of the last one's
-NARROW = 1e-2  # relative: what a sum of numbers of 16 bits may be off
+LR = 0.0625  # of the first step; each next step uses half
+NARROW = 1e-2  # relative error of a sum in 16 bits
 SAYS = Page(__file__, "row_step")
-_HALF = "The loss is half the sum of the squares of Y − target: then dY is Y − target."
+_HALF = "The loss is half the sum of the squares of Y − target, so dY is Y − target."
 
 
 class Step:
-    """One step on one group: what one process makes of it, and what came back on each rank."""
+    """One step on a group: the results of one process and of each rank."""
 
     def __init__(
         self, whole: Product, reports: list, when: str, dtype: str, lr: float, first: bool
@@ -36,7 +36,7 @@ class Step:
         self.whole, self.reports, self.when, self.dtype = whole, reports, when, dtype
         self.lr, self.first, self.n = lr, first, len(reports)
         self.y = whole.x @ whole.weight + whole.bias
-        self.dy = self.y - whole.dy  # `whole` has the target there
+        self.dy = self.y - whole.dy  # `whole` stores the target there
         self.parts = [whole.mine(ROWS, self.n, rank) for rank in range(self.n)]
         weight = whole.weight - lr * whole.x.T @ self.dy
         self.after = whole._replace(weight=weight, bias=whole.bias - lr * self.dy.sum(0))
@@ -47,14 +47,14 @@ class Step:
 
 
 def judge_row_step(answer: Answer, judge: Judge) -> None:
-    """Try row_step; raise the Finding that explains best what is wrong."""
+    """Try row_step; raise the Finding that explains the error best."""
     judge.take(answer, trial.__name__)
     seed = fresh_seed()
-    b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
+    b = 5 + 6 * (seed % 2)  # differs from all other sizes and from the number of ranks
 
     def tried(members: list[int], h: int, f: int, dtype: str = "float64") -> list[Step]:
         when, sizes = f"{on(members)}, X[{b}, {h}] W[{h}, {f}]", (b, h, f)
-        count = STEPS if dtype == "float64" else 1  # a float32 holds one step exactly, and no more
+        count = STEPS if dtype == "float64" else 1  # float32 is exact for only one step
         layers = [product(*sizes, seed + STEPS * k, dtype).double() for k in range(len(CALLS))]
 
         def call(i: int, reports: list[dict]) -> Step:
@@ -80,7 +80,7 @@ def judge_row_step(answer: Answer, judge: Judge) -> None:
 
 
 def _look_at_bytes(step: Step) -> None:
-    """Hold what was sent against one all-reduce of Y, and nothing for the bias."""
+    """Compare the bytes sent with one all-reduce of Y and no bytes for the bias."""
     allowed = trial.fair(step, step.dy.shape)
     looks = {"over budget": lambda report: report["bytes"] > allowed}
     SAYS.refuse_each(step.reports, looks, when=step.when, allowed=allowed)
@@ -97,21 +97,21 @@ def _refuse_a_part_of_the_bias(step: Step) -> None:
 
 
 def _look_at_values(steps: list[Step]) -> None:
-    """The first thing that is wrong, step by step: Y before the weight, the weight before bias."""
+    """Raise a Finding for the first error, by step: Y, then the weight, then the bias."""
     for step, part in itertools.product(steps, range(3)):
         wrong = trial.wrong(step, part)
         if wrong:
             name = step.owed[0][part].name
-            SAYS.refuse({"another second step": not step.first}, name=name, when=step.when)
+            SAYS.refuse({"wrong second step": not step.first}, name=name, when=step.when)
             (_refuse_y, _refuse_weight, _refuse_bias)[part](step, wrong)
 
 
 def _refuse_y(step: Step, wrong: list[int]) -> None:
     seen, rank, n = trial.seen(step, 0), wrong[0], step.n
-    head = f"Y on rank {rank} is not right {step.when}."
+    head = f"Y on rank {rank} is wrong ({step.when})."
     there = " there" if len(wrong) < n else ""
     trial.refuse_first(seen[rank], SAYS, _of_y(step, wrong), head, n=n, there=there)
-    refuse_general(seen, [step.y] * n, step.when, what="Y")
+    refuse_general(seen, [step.y] * n, step.when, what="value of Y")
     off, bias = float((seen[rank] - step.y).abs().max()), float(step.whole.bias.abs().max())
     rounded = off < NARROW * step.y.abs().max()
     raise SAYS("rounded on the way" if rounded else "wrong Y", head=head, off=off, bias=bias)
@@ -133,10 +133,10 @@ def _of_y(step: Step, wrong: list[int]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _refuse_weight(step: Step, wrong: list[int]) -> None:
-    """Raise what is wrong with the new weight, where Y is right."""
+    """Raise a Finding for the wrong new weight, if Y is correct."""
     rank, dy, n, (b, f) = wrong[0], step.dy, step.n, step.dy.shape
     mine, new = step.parts[rank], trial.seen(step, 1)[rank]
-    head = f"Y is right, the new weight on rank {rank} is not {step.when}."
+    head = f"Y is correct, but the new weight on rank {rank} is wrong ({step.when})."
     moved = (mine.weight - new) / step.lr  # the gradient that was used
     grads = [part.x.T @ dy for part in step.parts]
     right = grads[rank]
@@ -150,28 +150,28 @@ def _refuse_weight(step: Step, wrong: list[int]) -> None:
     ]
     if all(grad.shape == right.shape for grad in grads):
         mixed = torch.stack(grads).sum(0)
-        ideas += [("parts of different things added", mixed / k) for k in (1, n)]
+        ideas += [("different shards added", mixed / k) for k in (1, n)]
     trial.refuse_first(moved, SAYS, ideas, head)
     for by, why in (
-        (n, "That is once for each rank. Each rank's gradient is complete."),
-        (1 / n, f"It is divided by the {n} ranks. Each rank's gradient is complete."),
-        (1 / b, f"It is divided by the {b} rows of X. The loss is a sum, and no mean."),
-        (1 / (b * f), f"It is divided by the {b * f} elements of Y. The loss is no mean."),
+        (n, "That is once for each rank, but each rank's gradient is complete."),
+        (1 / n, f"It is divided by the {n} ranks, but each rank's gradient is complete."),
+        (1 / b, f"It is divided by the {b} rows of X, but the loss is a sum, not a mean."),
+        (1 / (b * f), f"It is divided by the {b * f} elements of Y, but the loss is not a mean."),
         (2, _HALF),
         (1 / 2, _HALF),
-        (step.lr, "The learning rate stands in it twice."),
+        (step.lr, "The learning rate is applied twice."),
         (1 / step.lr, "The learning rate is missing."),
         (_times(moved, right), "Is something divided or multiplied once too often?"),
     ):
-        trial.refuse_first(moved, SAYS, [("another step", by * right)], head, by=by, why=why)
+        trial.refuse_first(moved, SAYS, [("wrong step", by * right)], head, by=by, why=why)
     raise SAYS("wrong weight", head=head)
 
 
 def _refuse_bias(step: Step, wrong: list[int]) -> None:
-    """Raise what is wrong with the new bias, where Y and the weight are right."""
+    """Raise a Finding for the wrong new bias, if Y and the weight are correct."""
     rank, new, n, (b, f) = wrong[0], trial.seen(step, 2), step.n, step.dy.shape
     db = step.dy.sum(0)
-    head = f"Y and the weight are right, the new bias on rank {rank} is not {step.when}."
+    head = f"Y and the weight are correct, but the new bias on rank {rank} is wrong ({step.when})."
     moved = [(step.whole.bias - bias) / step.lr for bias in new]
     SAYS.refuse({"gradient, not weight": alike(new[rank], db)}, head=head)
     ideas = [
@@ -189,12 +189,12 @@ def _refuse_bias(step: Step, wrong: list[int]) -> None:
     sizes = {"rows of X": b, "elements of Y": b * f}
     refuse_general(moved, [db] * n, step.when, sizes=sizes, what="gradient of the bias")
     by = _times(moved[rank], db)
-    trial.refuse_first(moved[rank], SAYS, [("another step", by * db)], head, by=by, why="")
+    trial.refuse_first(moved[rank], SAYS, [("wrong step", by * db)], head, by=by, why="")
     raise SAYS("wrong bias", head=head)
 
 
 def _times(got: Tensor, right: Tensor) -> float:
-    """How many times the right one a gradient is, where it is a multiple of it."""
+    """Return the least-squares factor between a gradient and the right gradient, or 0."""
     times = float((got * right).sum() / (right * right).sum())
     return times if math.isfinite(times) else 0.0
 

@@ -1,6 +1,6 @@
 """`seven_by_five` of lesson 02: a weight that no number of ranks divides, cut both ways.
 
-From the cut rule and the ledger's forms; a misreading is another cut, sum or count.
+The numbers come from the cut rule and the ledger; misreadings use other cuts, sums or counts.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SAYS = Page(__file__, "seven_by_five")
 def _held(
     by_columns: Sequence = cut(F, RANKS), by_rows: Sequence = cut(H, RANKS), a: int = H, b: int = F
 ) -> dict[str, float]:
-    """What ranks 0 and 2 hold of a matrix with `a` elements a column and `b` a row, where each
-    rank's share of f, and of h, is so long."""
+    """Return the elements on ranks 0 and 2 of a matrix with `a` elements per column and `b` per
+    row, given the ranks' lengths of f and of h."""
     counts = (a * by_columns[0], a * by_columns[-1], b * by_rows[0], b * by_rows[-1])
     return dict(zip(HELD, counts, strict=True))
 
 
 def _costs(by_columns: float, by_rows: float) -> dict[str, float]:
-    """So many elements all-reduced, and the bytes of that."""
+    """Return the numbers of all-reduced elements for both cuts, and their bytes."""
     return _summed(by_columns, by_rows) | _bytes(RING * ITEM, by_columns, by_rows)
 
 
@@ -43,25 +43,25 @@ def _bytes(times: float, by_columns: float = B * H, by_rows: float = B * F) -> d
     return dict(zip(BYTES, (times * by_columns, times * by_rows), strict=True))
 
 
-RING = forms.all_reduce(RANKS, RANKS) / RANKS  # of what is all-reduced, the part that a rank sends
+RING = forms.all_reduce(RANKS, RANKS) / RANKS  # the part of the all-reduced data that a rank sends
 RIGHT = {**_held(), **_costs(B * H, B * F)}
 WIDE, HIGH = cut(F, RANKS)[:1], cut(H, RANKS)[:1]  # rank 0's share, by columns and by rows
 SWAPPED = dict(zip(HELD[2:] + HELD[:2], _held().values(), strict=True))
-MISREADINGS = (  # of the cut, of what is summed, of what is sent
+MISREADINGS = (  # of the cut, of the sum, of the messages
     ("the other direction", _costs(B * F, B * H)),
     ("rows and columns swapped", SWAPPED | _costs(B * F, B * H)),
-    ("as evenly as it goes", _held([2, 2, 1], [3, 2, 2])),
+    ("as even as possible", _held([2, 2, 1], [3, 2, 2])),
     ("the rest on the last rank", _held([1, 1, 3], [2, 2, 3])),
     ("padded", _held(WIDE, HIGH)),
     ("a third of everything", _held([F / RANKS], [H / RANKS])),
-    ("the whole weight", _held([F], [H])),
+    ("the full weight", _held([F], [H])),
     ("only the length", _held(a=1, b=1)),
-    ("the weight's gradient owed", _costs(H * F, H * F)),
+    ("weight's gradient counted", _costs(H * F, H * F)),
     ("both directions", _costs(B * F + B * H, B * F + B * H)),
-    ("nothing owed backward", {SUMMED[0]: 0, BYTES[0]: 0}),
-    ("nothing owed forward", {SUMMED[1]: 0, BYTES[1]: 0}),
-    ("the weight's gradient owed", _costs(H * WIDE[0], F * HIGH[0])),
-    ("the weight's gradient owed", _costs(B * H + H * F, B * F + H * F)),
+    ("no partial sum in the backward", {SUMMED[0]: 0, BYTES[0]: 0}),
+    ("no partial sum in the forward", {SUMMED[1]: 0, BYTES[1]: 0}),
+    ("weight's gradient counted", _costs(H * WIDE[0], F * HIGH[0])),
+    ("weight's gradient counted", _costs(B * H + H * F, B * F + H * F)),
     ("one rank's shard", _costs(B * WIDE[0], B * HIGH[0])),
     ("a third of everything", _costs(B * H / RANKS, B * F / RANKS)),
     ("counted twice", _summed(2 * B * H, 2 * B * F)),
@@ -69,13 +69,13 @@ MISREADINGS = (  # of the cut, of what is summed, of what is sent
     ("X or Y, not W", _held(a=B, b=B)),
     ("twice the tensor", _bytes(2 * ITEM)),
     ("chunks rounded up", _bytes(4 * ITEM, *(-(-size // RANKS) for size in (B * H, B * F)))),
-    ("half of the way", _bytes(RING / 2 * ITEM)),
+    ("only one round", _bytes(RING / 2 * ITEM)),
     ("the tensor once", _bytes(ITEM)),
     ("all ranks together", _bytes(RING * RANKS * ITEM)),
     ("all ranks together", _bytes(RANKS * ITEM)),
     ("wrong number", _bytes(2 * RING * ITEM)),
     ("all ranks together", _summed(RANKS * B * H, RANKS * B * F)),
-    ("numbers, not bytes", _bytes(RING)),
+    ("elements, not bytes", _bytes(RING)),
 )
 SEVEN_BY_FIVE = Thought(
     fields=FIELDS, judge=held_against(RIGHT, named(SAYS, MISREADINGS), apart=True), **SAYS.about

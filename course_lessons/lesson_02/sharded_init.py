@@ -1,6 +1,6 @@
-"""`sharded_init` of lesson 02: parts of a layer whose values do not depend on how many hold them.
+"""`sharded_init` of lesson 02: shards of a layer whose values do not depend on the world size.
 
-The whole is what torch.nn.Linear would have drawn; nothing is sent, nothing more kept.
+The full layer must equal torch.nn.Linear's; no data may be sent, and no extra memory kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAYS = Page(__file__, "sharded_init")
 
 
 class Call:
-    """One call on a group, the dense layer that it should be a part of, and what came back."""
+    """One call on a group, the dense layer that it must match, and its results."""
 
     dtype = "float32"
 
@@ -41,10 +41,10 @@ class Call:
 
 
 def judge_init(answer: Answer, judge: Judge) -> None:
-    """Try sharded_init; raise the Finding that explains best what is wrong."""
+    """Try sharded_init; raise the Finding that explains the error best."""
     judge.take(answer, __name__)
     seed = fresh_seed()
-    p = 7 + 3 * (seed % 2)  # no size is another, or a number of ranks
+    p = 7 + 3 * (seed % 2)  # differs from all other sizes and from the number of ranks
 
     def tried(way: str, members: list[int], h: int, f: int) -> list[Call]:
         when = f"{on(members)}, W[{h}, {f}] cut by {way}"
@@ -57,7 +57,7 @@ def judge_init(answer: Answer, judge: Judge) -> None:
 
     even = tried(COLUMNS, THREE, p, 12) + tried(ROWS, THREE, 12, p)
     _look_at_values(even)
-    uneven = tried(COLUMNS, THREE, p, 4)  # four over three ranks: the last has nothing
+    uneven = tried(COLUMNS, THREE, p, 4)  # four over three ranks: the last one has nothing
     uneven += tried(ROWS, THREE, 4, p) + tried(ROWS, TWO, 2 * p + 1, p + 2)
     _look_at_values(uneven)
     for call in even + uneven:
@@ -68,10 +68,10 @@ def judge_init(answer: Answer, judge: Judge) -> None:
 
 
 def initial(function: Callable, group: Group, h: int, f: int, way: str, seed: int) -> list[dict]:
-    """Call `function(h, f, way, group)` twice, each time with the generator set alike everywhere.
+    """Call `function(h, f, way, group)` twice, each time with equal generators on all ranks.
 
-    `next` are the values that the generator gives after it, `kept` the bytes under each part,
-    `left` those of full parameters that are in memory still.
+    `next` holds the generator's next values, `kept` the bytes of each shard's storage, and `left`
+    the bytes of full parameters still in memory.
     """
 
     def call(k: int) -> tuple[dict, object]:
@@ -96,34 +96,30 @@ def initial(function: Callable, group: Group, h: int, f: int, way: str, seed: in
 
 
 def _look_at_values(calls: list[Call]) -> None:
-    """Raise what is wrong, the weight's before the bias's, which is drawn after it."""
+    """Raise a Finding for the first error, in the weight first, because the bias is drawn later."""
     wrong = [(part, call) for part in (0, 1) for call in calls if trial.wrong(call, part, same)]
     if not wrong:
         return
     first.refuse_second(all(call.second for _, call in wrong), wrong[0][1].when)
     wrong = [(part, call) for part, call in wrong if not call.second]
-    for part, call in wrong:  # one of the two cuts may say more than the other
+    for part, call in wrong:  # one of the two cuts may tell more than the other
         if part == wrong[0][0]:
             _refuse_value(call, part)
     raise SAYS("other numbers", head=_head(*wrong[0]))
 
 
 def _head(part: int, call: Call) -> str:
-    rank = trial.wrong(call, part, same)[0]
-    return f"The {call.owed[0][part].name} on rank {rank} is not the dense layer's {call.when}."
+    what = f"{call.owed[0][part].name} on rank {trial.wrong(call, part, same)[0]}"
+    return f"The {what} does not match the dense layer ({call.when})."
 
 
 def _refuse_value(call: Call, part: int) -> None:
-    """Raise what the weight (part 0) or the bias on the first rank where it is wrong is instead."""
+    """Raise a Finding for the weight (part 0) or the bias on the first rank where it is wrong."""
     rank, n, got = trial.wrong(call, part, same)[0], call.n, trial.seen(call, part)
     right = [owed[part].part for owed in call.owed]
     scaled, alike = ratio(got[rank], right[rank]), all(same(one, got[0]) for one in got)
     of_part = call.way == ROWS and math.isclose(scaled or 0, math.sqrt(n), rel_tol=0.05)
-    named = {
-        "fan-in of the part": of_part,
-        "zeros": scaled == 0,
-        "another scale": scaled,
-    }
+    named = {"fan-in of the part": of_part, "zeros": scaled == 0, "wrong scale": scaled}
     if part == 1:
         differs = call.way == ROWS and not alike
         named |= {"bias differs by rank": differs, "bias drawn otherwise": True}
@@ -135,27 +131,27 @@ def _refuse_value(call: Call, part: int) -> None:
             "rank 0's part everywhere": alike and any(report["ops"] for report in call.reports),
             "same numbers on every rank": alike,
             "a seed for each rank": own_seeds(call, got),
-            "another rank's part": any(same(got[rank], one) for one in right),
+            "a different rank's part": any(same(got[rank], one) for one in right),
             "every n-th": same(got[rank], every_nth),
             "rounded on the way": (got[rank] - right[rank]).abs().max() < 1e-2 * whole.abs().max(),
-            "another distribution": got[rank].abs().max() > bound,
+            "wrong distribution": got[rank].abs().max() > bound,
         }
     SAYS.refuse(named, head=_head(part, call), n=n, scaled=scaled)
 
 
 def _look_at_what_is_left(call: Call) -> None:
-    """Hold the generator and the memory against those of one process that has drawn the layer."""
+    """Compare the generator's state with one process that drew the layer, and the memory kept."""
     looks = {"generator out of step": lambda r: not torch.equal(r["next"], call.following)}
     SAYS.refuse_each(call.reports, looks, when=call.when)
     for rank, (report, owed) in enumerate(zip(call.reports, call.owed, strict=True)):
         cut_off = [one.whole.numel() > one.part.numel() for one in owed]
         more = [kept - one.part.nbytes for kept, one in zip(report["kept"], owed, strict=True)]
         kept = max(report["left"], *itertools.compress(more, cut_off), 0)
-        SAYS.refuse({"whole kept alive": kept}, rank=rank, kept=kept, when=call.when)
+        SAYS.refuse({"full layer kept in memory": kept}, rank=rank, kept=kept, when=call.when)
 
 
 def dense(h: int, f: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What one process has: weight, bias, and what the generator gives after them."""
+    """Return the results of one process: weight, bias, and the generator's next values."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = nn.Linear(h, f)
@@ -164,7 +160,7 @@ def dense(h: int, f: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def parts(weight: Tensor, bias: Tensor, way: str, n: int, rank: int) -> list[Owed]:
-    """What one rank holds, in torch.nn.Linear's shapes: weight[f, h]."""
+    """Return one rank's shards of the weight and bias, in torch.nn.Linear's shape weight[f, h]."""
     f, h = weight.shape
     own = slice(*span(f if way == COLUMNS else h, n, rank))
     mine = (weight[own], bias[own]) if way == COLUMNS else (weight[:, own], bias)
@@ -172,12 +168,12 @@ def parts(weight: Tensor, bias: Tensor, way: str, n: int, rank: int) -> list[Owe
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Drawn by the same generator in the same order: equal but for the last bit of a scaling."""
+    """Return True if two tensors are equal up to the rounding of a scaling."""
     return a.shape == b.shape and torch.allclose(a.float(), b.float(), rtol=1e-6, atol=1e-9)
 
 
 def own_seeds(call: Call, got: list[Tensor]) -> bool:
-    """Whether each rank drew a layer of its part's size, or the whole, from the seed plus r."""
+    """Return True if each rank drew a full or a shard-sized layer from a rank-dependent seed."""
     n = len(got)
     for step, plus in itertools.product((1, 10, 100, 1000), (0, 1)):
         seeds = [call.seed + step * rank + plus for rank in range(n)]
@@ -190,7 +186,7 @@ def own_seeds(call: Call, got: list[Tensor]) -> bool:
 
 
 def ratio(got: Tensor, right: Tensor) -> float | None:
-    """How many times `right` a tensor is, where it is that throughout."""
+    """Return the factor between a tensor and `right`, if it is constant."""
     if got.shape != right.shape or not right.numel():
         return None
     scale = float(got.double().norm() / right.double().norm())

@@ -1,7 +1,7 @@
-"""What the functions of lesson 02 are tried with on the judge's ranks, and what all are held to.
+"""Trials of lesson 02's functions on the judge's ranks, with their common requirements.
 
-A case is a whole product of random numbers, the same on every rank from one seed; an answer returns
-a tuple of tensors. Shapes tell much: two dims swapped, a full tensor for a shard, another order.
+A case is a full product of random numbers, identical on every rank because of one seed; an answer
+returns a tuple of tensors, whose shapes reveal swapped dims, unsharded tensors or a wrong order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OF_AUTOGRAD = ("does not require grad", "has no backward")
 
 
 class Product(NamedTuple):
-    """Y = X W + bias with a gradient dY, whole."""
+    """The full product Y = X W + bias with a gradient dY."""
 
     x: Tensor  # (b, h)
     weight: Tensor  # (h, f)
@@ -42,7 +42,7 @@ class Product(NamedTuple):
     dy: Tensor  # (b, f)
 
     def mine(self, way: str, n: int, rank: int) -> Product:
-        """The parts that one rank holds of it."""
+        """Return one rank's shards of this product."""
         h, f = self.weight.shape
         own = slice(*span(f if way == COLUMNS else h, n, rank))
         parts = (self.x[:, own], self.weight[own], self.bias, self.dy)
@@ -51,12 +51,12 @@ class Product(NamedTuple):
         return Product(*(part.clone() for part in parts))
 
     def double(self) -> Product:
-        """The same numbers in float64."""
+        """Return the same numbers in float64."""
         return Product(*(part.double() for part in self))
 
 
 def product(b: int, h: int, f: int, seed: int, dtype: str = "float64") -> Product:
-    """Random numbers, none of them zero; whole ones in float32, so that it computes exactly."""
+    """Draw random numbers; in float32 they are nonzero integers, so that results are exact."""
     made = torch.Generator().manual_seed(seed)
     shapes = ((b, h), (h, f), (f,), (b, f))
     numbers = [torch.randn(shape, generator=made, dtype=torch.float64) for shape in shapes]
@@ -68,19 +68,19 @@ def product(b: int, h: int, f: int, seed: int, dtype: str = "float64") -> Produc
 def gradients(
     function: Callable, group: Group, way: str, sizes: Sizes, seed: int, dtype: str
 ) -> list[dict]:
-    """Call `function(x, weight, dy, group, way)` twice; each time it returns (dX, dW, db)."""
+    """Call `function(x, weight, dy, group, way)` twice, where each call returns (dX, dW, db)."""
 
     def call(k: int) -> tuple[dict, object]:
         mine = product(*sizes, seed + k, dtype).mine(way, group.size(), group.rank())
         given = {"x": mine.x, "weight": mine.weight, "dy": mine.dy}
-        with torch.inference_mode():  # by hand: autograd has nothing to offer here
+        with torch.inference_mode():  # by hand: autograd is not needed here
             return called(lambda: function(*given.values(), group, way), given)
 
     return twice(call, group)
 
 
 def twice(call: Callable[[int], tuple[dict, object]], group: Group) -> list[dict]:
-    """The reports of two calls, or of one that has spoilt its group."""
+    """Return the reports of two calls, or of only the first if that destroyed its group."""
     calls = [call(0)]
     while len(calls) < len(CALLS) and not spoilt(group):
         calls.append(call(len(calls)))
@@ -92,8 +92,8 @@ def steps(
 ) -> list[dict]:
     """Call `function(x, weight, bias, target, lr, group)` for `count` steps of each of two layers.
 
-    It returns (Y, weight, bias), and that comes back to it in the next step of that layer. The
-    layers take their steps in turns; the reports are in the order of the calls.
+    It returns Y and the new weight and bias, which are passed to that layer's next step. The layers
+    take turns, and the reports are in the order of the calls.
     """
     n, rank = group.size(), group.rank()
     seeds = [seed + STEPS * k for k in range(len(CALLS))]
@@ -105,7 +105,7 @@ def steps(
         with torch.no_grad():
             step_of = partial(function, data.x, weight, bias, data.dy, lr / 2**step, group)
             calls.append(called(step_of, {"x": data.x, "target": data.dy}))
-        # What does not fit is refused later; until then this rank goes on, for the others' sake.
+        # Misfits are refused later; until then this rank continues so that the others do not wait.
         if calls[-1][0]["shapes"] == wanted:
             weight, bias = (part.clone() for part in calls[-1][0]["entries"][1:])
         held[k] = (weight, bias)
@@ -115,7 +115,7 @@ def steps(
 
 
 def called(action: Callable[[], object], given: Mapping[str, Tensor]) -> tuple[dict, object]:
-    """What came back from an answer that returns a tuple of tensors: as a report, and as it is."""
+    """Return a report of an answer's tuple of tensors, and the tuple itself."""
     before = {name: (tensor.clone(), tensor.requires_grad) for name, tensor in given.items()}
     outs: list[object] = []
 
@@ -135,7 +135,7 @@ def called(action: Callable[[], object], given: Mapping[str, Tensor]) -> tuple[d
 
 
 class Owed(NamedTuple):
-    """One entry of the tuple: what it is called, this rank's part of it, and the whole."""
+    """One entry of the tuple: its name, this rank's shard, and the full tensor."""
 
     name: str
     part: Tensor
@@ -143,7 +143,7 @@ class Owed(NamedTuple):
 
 
 class Call(Protocol):
-    """One call on a group: what came back on each rank, and what each should have."""
+    """One call on a group: the results of each rank, and the right results."""
 
     reports: list[dict]
     owed: list[list[Owed]]
@@ -156,16 +156,16 @@ def seen(call: Call, part: int) -> list[Tensor]:
 
 
 def wrong(call: Call, part: int, alike: Callable = looking.near) -> list[int]:
-    """The ranks on which an entry of the tuple is not what it should be."""
+    """Return the ranks on which an entry of the tuple is wrong."""
     pairs = zip(seen(call, part), call.owed, strict=True)
     return [rank for rank, (one, owed) in enumerate(pairs) if not alike(one, owed[part].part)]
 
 
 def tried(answer: Answer, judge: Judge, where: tuple, call: Callable, *trial: object) -> list:
-    """Each call of a trial, made by `call(number, the reports of all ranks)` and looked at.
+    """Run a trial and return its calls, each created by `call(number, the reports of all ranks)`.
 
-    `where` are the members, words for them, and the length that is cut. What stops an answer where
-    that does not divide is told as that.
+    `where` has the members, a description, and the cut length. If an answer fails only at an
+    indivisible length, the Finding states that.
     """
     members, when, length = where
     pieces = cut(length, len(members))
@@ -182,9 +182,9 @@ def tried(answer: Answer, judge: Judge, where: tuple, call: Callable, *trial: ob
 
 
 def look_at_results(call: Call) -> None:
-    """Refuse what is no tuple of this rank's tensors, and a changed input, whatever the values.
+    """Refuse a changed input, or a result that is not a tuple of this rank's tensors.
 
-    What is looked at further is in float64, whatever it came in.
+    Later comparisons use float64, regardless of the dtype.
     """
     reports, when, count = call.reports, call.when, len(call.owed[0])
     asked = f"({', '.join(one.name for one in call.owed[0])})"
@@ -194,19 +194,19 @@ def look_at_results(call: Call) -> None:
     for rank, (report, owed) in enumerate(zip(reports, call.owed, strict=True)):
         shapes, right = report["shapes"], [list(one.part.shape) for one in owed]
         turned = shapes != right and sorted(shapes) == sorted(right)
-        SAYS.refuse({"in another order": turned}, rank=rank, when=when, asked=asked)
+        SAYS.refuse({"wrong order": turned}, rank=rank, when=when, asked=asked)
         for one, shape, wanted in zip(owed, shapes, right, strict=True):
             whole = list(one.whole.shape)
             named = {
                 "transposed": shape == wanted[::-1] or shape == whole[::-1] != whole,
-                "whole on every rank": shape == whole,
+                "full tensor on every rank": shape == whole,
                 "wrong shape": True,
             }
             if shape != wanted:
                 about = {"name": one.name, "shape": shape, "wanted": wanted}
                 SAYS.refuse(named, rank=rank, when=when, **about)
     looks = {
-        "another dtype": lambda r: set(r["dtypes"]) != {call.dtype},
+        "wrong dtype": lambda r: set(r["dtypes"]) != {call.dtype},
         "input changed": lambda r: r["changed"],
     }
     SAYS.refuse_each(reports, looks, when=when, asked=asked, dtype=call.dtype)
@@ -217,7 +217,7 @@ def look_at_results(call: Call) -> None:
 def refuse_first(
     got: Tensor, says: Words, ideas: Iterable[tuple[str, Tensor]], head: str, **about: object
 ) -> None:
-    """Refuse by the first idea, by its entry in `says`, that gives what a rank got."""
+    """Raise the Finding of the first idea that gives a rank's result; `says` has its entry."""
     for entry, value in ideas:
         (idea,) = looking.ideas(says, {entry: [value]}, **about)
         if looking.explains(idea, [got]):
@@ -225,7 +225,7 @@ def refuse_first(
 
 
 def fair(call: Call, shape: Sequence[int]) -> float:
-    """The bytes of one all-reduce, taken whole or as its two halves, cut along whatever dim."""
+    """Return the bytes allowed for an all-reduce, in one call or two halves cut along any dim."""
     n, numbers, item = len(call.reports), math.prod(shape), getattr(torch, call.dtype).itemsize
     halves = [numbers + (n - 2) * -(-length // n) * numbers / length for length in shape]
     return item * max(forms.all_reduce(n, numbers), *halves)

@@ -1,4 +1,4 @@
-"""The exercises of lesson 03 in the order in which the lesson lists them, a file for each."""
+"""The exercises of lesson 03 in the lesson's order, with a file for each."""
 
 from course_lessons.lesson_03.conjugates import CONJUGATES
 from course_lessons.lesson_03.gather_from import GATHER_FROM

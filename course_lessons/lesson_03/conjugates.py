@@ -1,6 +1,6 @@
-"""`conjugates` of lesson 03: what right means for f and g, and how wrong pairs are recognised.
+"""`conjugates` of lesson 03: the right f and g, and the recognition of wrong pairs.
 
-A pair is tried alone, beside others that need the same tensors, and in a net that learns.
+A pair is tried by itself, with operations that need the same tensors, and in a network that learns.
 """
 
 from __future__ import annotations
@@ -15,15 +15,7 @@ from course_classroom.judge.answer import Answer
 from course_classroom.judge.finding import Finding
 from course_classroom.judge.frame import Exercise
 from course_classroom.judge.judge import Judge, on, refuse_world_numbers
-from course_classroom.judge.looking import (
-    THREE,
-    TWO,
-    alike,
-    all_alike,
-    all_near,
-    counted,
-    near,
-)
+from course_classroom.judge.looking import THREE, TWO, alike, all_alike, all_near, counted, near
 from course_classroom.judge.words import Page
 from course_lessons.lesson_00.trial import told
 from course_lessons.lesson_03 import trial as runs
@@ -32,18 +24,19 @@ from course_lib.layout import span
 from course_lib.ledger import forms
 
 SAYS = Page(__file__, "conjugates")
+PASS = {"there": "in the forward pass", "back": "in the backward pass"}
 
 
 class Trial:
-    """One run of the learner's pair on a group, and what each rank reports of it."""
+    """One run of the learner's pair on a group, and each rank's report."""
 
     def __init__(self, seed: int, shape: Shape, reports: list, when: str):
         self.seed, self.shape, self.reports, self.when = seed, shape, reports, when
         self.n = len(reports)
-        self.each = each = {  # the numbers of each name, of every rank
+        self.each = each = {  # all ranks' numbers by name
             name: [numbers(seed, name, rank, *shape) for rank in range(self.n)] for name in "xwpvcq"
         }
-        self.right = {  # of f and g alone, the same on every rank: first there, then back
+        self.right = {  # of only f and g, the same on every rank: first forward, then backward
             ("f", "out"): each["x"][0],
             ("g", "out"): sum(each["p"]),
             ("f", "grad"): sum(each["w"]),
@@ -55,7 +48,7 @@ class Trial:
 
 
 def judge_conjugates(answer: Answer, judge: Judge) -> None:
-    """Try f and g; raise the Finding that explains best what is wrong."""
+    """Try f and g; raise the Finding that explains the error best."""
     runs.refuse_ready_made(answer)
     judge.take(answer, runs.__name__)
     seed = looking.fresh_seed()
@@ -67,11 +60,11 @@ def judge_conjugates(answer: Answer, judge: Judge) -> None:
 
     _look_alone(tried(runs.alone, THREE))
     try:
-        with told(SAYS, "two at once", _stopped):
+        with told(SAYS, "several calls at once", _stopped):
             both = tried(runs.at_once, THREE)
         _look_at_once(both)
     except Finding:
-        try:  # is it not the second pair that is in the way, but any smaller group?
+        try:  # is the cause the second pair, or any smaller group?
             _look_alone(tried(runs.alone, TWO))
         except Finding as found:
             refuse_world_numbers(answer, on(TWO))
@@ -82,7 +75,7 @@ def judge_conjugates(answer: Answer, judge: Judge) -> None:
     _look_shared(tried(runs.shared, THREE))
     _look_layouts(tried(runs.layouts, THREE))
     kinds = [([], "float64"), ([5], "float64"), ([2, 5, 4], "float64"), ([6, 5], "float32")]
-    with told(SAYS, "another shape", _stopped):
+    with told(SAYS, "wrong for other shapes", _stopped):
         several = tried(runs.shapes, TWO, kinds)
     _look_shapes(several, kinds)
     for members, hidden in ((THREE, 7), (TWO, 5)):
@@ -112,7 +105,7 @@ def _look_alone(trial: Trial) -> None:
         "g in place #1": "g" in changed,
     }
     SAYS.refuse(named)
-    wrong = [  # what wrong ideas give, at each stage, and the entry where none is recognised
+    wrong = [  # the values of wrong ideas at each stage, and the entry if none is recognised
         ({"f changes its values #1": [n * x] * n}, "f changes its values #2"),
         ({"nothing summed": ps, "mean": [total / n] * n}, "not the sum"),
         (
@@ -127,7 +120,7 @@ def _look_alone(trial: Trial) -> None:
     for ((which, key), right), (gives, otherwise) in zip(trial.right.items(), wrong, strict=True):
         found = seen[which, key]
         lost = key == "grad" and any(one is None for one in found)
-        SAYS.refuse({"no way back": lost}, which=which, when=when)
+        SAYS.refuse({"no gradient": lost}, which=which, when=when)
         if not all_near(found, [right] * n):
             looking.refuse_idea(found, looking.ideas(SAYS, gives, n=n), when)
             what = "gradient" if key == "grad" else "sum"
@@ -138,26 +131,26 @@ def _look_alone(trial: Trial) -> None:
         sends, silent = ("back", "there") if which == "f" else ("there", "back")
         ops, sent = report[sends]["ops"], report[sends]["bytes"]
         named = {
-            "sends where nothing is owed": report[silent]["ops"],
+            "unnecessary message": report[silent]["ops"],
             "more than one all-reduce": sum(ops.values()) != 1 or sent > most,
         }
         about = {"which": which, "rank": rank, "when": when, "bytes": sent, "most": most}
-        more = {"sends": sends, "silent": silent, "more": counted(report[silent]["ops"])}
-        SAYS.refuse(named, ops=counted(ops), **about, **more)
+        more = {"silent": PASS[silent], "more": counted(report[silent]["ops"])}
+        SAYS.refuse(named, ops=counted(ops), sends=PASS[sends], **about, **more)
 
 
 def _look_at_once(trial: Trial) -> None:
-    """A pair of one group, while another pair of another group is in use."""
+    """Check a pair of one group while a pair of a different group is in use."""
     ws, v, x = trial.each["w"], trial.each["v"][0], trial.each["x"][0]
     for rank, report in enumerate(trial.reports):
         pairs = zip(report, (sum(ws), ws[rank]), strict=True)
         wrong = not all(all_near(seen, (x * w, v * w)) for seen, w in pairs)
-        details = f"On rank {rank} one of the two gives another result than alone."
-        SAYS.refuse({"two at once": wrong}, details=details)
+        details = f"On rank {rank} one of the two gives a different result than in a separate run."
+        SAYS.refuse({"several calls at once": wrong}, details=details)
 
 
 def _look_shared(trial: Trial) -> None:
-    """A branch beside f, an operation before g: what was written into shows in their gradients."""
+    """Check gradients of a branch of f's input and of an operation before g for overwriting."""
     c, v, n = trial.each["c"], trial.each["v"][0], trial.n
     ps = [q.exp() for q in trial.each["q"]]
     total, both = sum(ps), sum(c) + sum(trial.each["w"])
@@ -165,49 +158,51 @@ def _look_shared(trial: Trial) -> None:
         q = p * (3 * v + c[rank])
         named = {
             "f in place on the way back": not near(report["u"], FACTOR * c[rank]),
-            "f beside a branch": not near(report["x"], sum(c)),
+            "f with a second branch": not near(report["x"], sum(c)),
             "g in place #2": not all_near((report["p"], report["q"]), (p, q)),
             "one buffer for all #1": not all_near(report["sums"], (total, 2 * total)),
             "a hook on x itself": alike(report["twice"], n * both),
             "one buffer for all #2": not near(report["twice"], both),
         }
         summed = alike(report["u"], FACTOR * sum(c))
-        what = f"the sum over {n} ranks" if summed else "something else"
+        what = f"the sum over {n} ranks" if summed else "a different value"
         SAYS.refuse(named, n=n, rank=rank, when=trial.when, what=what)
 
 
 def _look_shapes(trial: Trial, kinds: list[tuple[Shape, str]]) -> None:
-    """Tensors of other shapes, and of another dtype."""
+    """Check results for tensors of other shapes and dtypes."""
     for (shape, dtype), *reports in zip(kinds, *trial.reports, strict=True):
         alike = near if dtype == "float64" else nearly
         for (which, key), right in trial.of(shape).right.items():
             for rank, report in enumerate(report[which] for report in reports):
                 seen = report[key]
                 named = {
-                    "another dtype": report["dtype"] != dtype,
-                    "another shape": seen is None or not alike(seen.double(), right),
+                    "wrong dtype": report["dtype"] != dtype,
+                    "wrong for other shapes": seen is None or not alike(seen.double(), right),
                 }
                 about = {"which": which, "dtype": dtype, "got": report["dtype"], "rank": rank}
-                details = f"For {dtype} of shape {shape} result or gradient are not."
+                details = f"The result or gradient is wrong for {dtype} of shape {shape}."
                 SAYS.refuse(named, when=trial.when, details=details, **about)
 
 
 def _look_layouts(trial: Trial) -> None:
-    """Tensors that are not one block of memory."""
+    """Check results for noncontiguous tensors."""
     total, turned = sum(trial.each["p"]), trial.of(trial.shape[::-1])
     gradient, ones = sum(turned.each["w"]).t(), torch.full_like(total, float(trial.n))
     blocks = {"ones": ones, "y": total.t(), "x": gradient}
     looks = {
         "g in place #3": lambda r: r["changed"],
-        "only with a gradient": lambda r: not near(r["data"], trial.each["x"][0] + total),
-        "another layout #1": lambda r: not all(near(r[key], blocks[key]) for key in blocks),
-        "another layout #2": lambda r: not all_near(r["apart"], (total, gradient)),
+        "wrong without a gradient": lambda r: not near(r["data"], trial.each["x"][0] + total),
+        "wrong for other layouts #1": lambda r: (
+            not all(near(r[key], blocks[key]) for key in blocks)
+        ),
+        "wrong for other layouts #2": lambda r: not all_near(r["apart"], (total, gradient)),
     }
     SAYS.refuse_each(trial.reports, looks, when=trial.when)
 
 
 def _look_net(trial: Trial, dims: Shape) -> None:
-    """Steps of SGD against the net in one piece."""
+    """Compare the weights after steps of SGD with the weights of the dense network."""
     dense = runs.trained(torch.clone, torch.clone, trial.seed, dims, slice(None))
     entries = ("not the dense net", "not the dense net under torch.utils.checkpoint")
     for again, entry in enumerate(entries):

@@ -1,6 +1,6 @@
-"""`gather_from` of lesson 03: one forward, two right backwards, each within its budget.
+"""`gather_from` of lesson 03: one forward pass and two right backward passes, each within a budget.
 
-Tried with even pieces, then uneven ones along other dims, then with several gathers at once.
+It is tried with even pieces, with uneven pieces along other dims, and with concurrent gathers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from course_lessons.lesson_03.trial import (
 from course_lib.ledger import forms
 
 SAYS = Page(__file__, "gather_from")
-SHAPE = [7, 9, 8]  # of the whole, but for the dim that is joined
+SHAPE = [7, 9, 8]  # of the full tensor, except for the joined dim
 REPLICATED, SHARDED = "replicated", "sharded"
-WEIGHTS = {REPLICATED: "v", SHARDED: "w"}  # the name of what the gathered tensor is multiplied with
+WEIGHTS = {REPLICATED: "v", SHARDED: "w"}  # the name of the tensor that multiplies the gathered one
 
 
 class Trial:
-    """One call of the learner's function on a group, and what it gave on each rank."""
+    """One call of the learner's function on a group, and its result on each rank."""
 
     def __init__(
         self, seed: int, whole: list, dim: int, sizes: list, after: str, reports: list, when: str
@@ -49,20 +49,20 @@ class Trial:
         self.x = numbers(seed, "x", 0, *whole)
         self.grads = [report["grad"] for report in reports]
         terms = [2 * self.x * numbers(seed, WEIGHTS[after], r, *whole) for r in range(self.n)]
-        wholes = {REPLICATED: terms, SHARDED: [sum(terms)] * self.n}  # of what comes back
+        wholes = {REPLICATED: terms, SHARDED: [sum(terms)] * self.n}  # of the gradients that arrive
         self.pieces = {
             way: [one.split(sizes, dim)[rank] for rank, one in enumerate(ones)]
             for way, ones in wholes.items()
         }
 
     def is_right(self, after: str) -> bool:
-        """Whether the gradients are those that are right with this work after the gather."""
+        """Return True if the gradients are right for this work after the gather."""
         held = all_near if after == self.after else all_alike
         return held(self.grads, self.pieces[after])
 
 
 def judge_gather(answer: Answer, judge: Judge) -> None:
-    """Try gather_from; raise the Finding that explains best what is wrong."""
+    """Try gather_from; raise the Finding that explains the error best."""
     refuse_ready_made(answer)
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
@@ -98,7 +98,7 @@ def judge_gather(answer: Answer, judge: Judge) -> None:
 def both(
     function: Callable, group: dist.ProcessGroup, seed: int, whole: list, dim: int, sizes: list
 ) -> list[dict]:
-    """A gather, and after it the same work on every rank; then with work of each rank's own."""
+    """Run two gathers, followed by the same work on every rank, then by different work."""
 
     def once(after: str) -> dict:
         r, lengths = group.rank(), list(sizes)
@@ -110,7 +110,7 @@ def both(
 
         report = there_and_back(gather, x, weights, lambda out, w: out**2 * w)
         report |= {"lengths": lengths == sizes, "kept": 0}
-        if 0 in sizes and report["grad"] is not None:  # of another x, that no other step needs
+        if 0 in sizes and report["grad"] is not None:  # for a different x that no other step needs
             again, more = (one * 1 for one in [x]), (group, dim, list(sizes), after)
             report["kept"], _ = bench.watched(lambda: kept.call(function, again, *more))
         return report
@@ -119,8 +119,8 @@ def both(
 
 
 def at_once(function: Callable, group: dist.ProcessGroup, seed: int, uses: list) -> list[dict]:
-    """Several gathers whose backwards come when all forwards have been: each with its own dtype,
-    dim, sizes and consumer; what has one size is in a group of this rank alone."""
+    """Run several gathers whose backward passes follow all forward passes, each with its own dtype,
+    dim, sizes and consumer. A gather with one size uses a group of only this rank."""
     own, made, found = alone_in_a_group(), [], []
     for i, (dtype, whole, dim, sizes, after) in enumerate(uses):
         where, kind = own if len(sizes) == 1 else group, getattr(torch, dtype)
@@ -128,7 +128,7 @@ def at_once(function: Callable, group: dist.ProcessGroup, seed: int, uses: list)
             numbers(seed + i, name, where.rank(), *whole).to(kind) for name in ("x", WEIGHTS[after])
         )
         x, u = leaf(x.split(sizes, dim)[where.rank()]), leaf(torch.zeros_like(w))
-        beside = FACTOR * u  # made before the gather, so that autograd comes to it after the gather
+        beside = FACTOR * u  # made before the gather, so autograd reaches it after the gather
         how = (where, dim, list(sizes), after)
         out, _ = bench.watched(lambda x=x, how=how: function(x, *how))
         made.append((x, u, out, (beside + out) * w))
@@ -141,23 +141,23 @@ def at_once(function: Callable, group: dist.ProcessGroup, seed: int, uses: list)
 
 
 def _look_at_results(trial: Trial) -> None:
-    """Refuse what is no gathered tensor, wherever its gradient goes."""
-    refuse_none(trial.reports, trial.when, "the whole tensor")
+    """Refuse a result that is not the gathered tensor, regardless of its gradient."""
+    refuse_none(trial.reports, trial.when, "the full tensor")
     looking.refuse_changed(trial, "x")
     for rank, report in enumerate(trial.reports):
         out = report["out"]
         named = {
-            "not the whole": out is None,
+            "not the full tensor": out is None,
             "input changed": not report["lengths"],
             "pieces out of place": not near(out, trial.x),
-            "no way back": report["grad"] is None,
+            "no gradient": report["grad"] is None,
         }
         got = looking.came_back(report)
         SAYS.refuse(named, rank=rank, when=trial.when, got=got, whole=trial.whole)
 
 
 def _look_at_gradients(trials: list[Trial]) -> None:
-    """Hold the gradients of all against theirs; the first wrong one is explained."""
+    """Compare all gradients with the right gradients, and explain the first error."""
     wrong = [trial for trial in trials if not trial.is_right(trial.after)]
     if not wrong:
         return
@@ -177,14 +177,16 @@ def _look_at_gradients(trials: list[Trial]) -> None:
     some = n - sum(not piece.numel() for piece in right)
     named = {
         "on one rank only": after == SHARDED and len(fine) == 1 < some,
-        "another rank's piece": any(all_alike(seen, right[k:] + right[:k]) for k in range(1, n)),
+        "a different rank's piece": any(
+            all_alike(seen, right[k:] + right[:k]) for k in range(1, n)
+        ),
         "gradient of the pieces": True,
     }
     SAYS.refuse(named, rank=max(fine, default=0), when=when)
 
 
 def _look_at_budget(trial: Trial) -> None:
-    """What is sent in each phase, and what is kept from one to the other."""
+    """Check the messages of each phase, and the memory kept between the phases."""
     payload = prod(trial.whole) * ITEM
     line = payload // trial.whole[trial.dim]  # bytes of a piece of length 1
     padded = (trial.n - 1) * line * max(trial.sizes)
@@ -203,21 +205,23 @@ def _look_at_budget(trial: Trial) -> None:
 
 
 def _once(report: dict, verb: str, may: int, padded: int) -> bool:
-    """Whether one call sent no more than it has to; pieces for this verb may be `padded`."""
+    """Return True if there was one call within its budget; `verb` allows the `padded` bytes."""
     most = max(may, padded * (verb in report["ops"]))
     return sum(report["ops"].values()) == 1 and report["bytes"] <= most
 
 
 def _try_at_once(answer: Answer, judge: Judge, seed: int, sizes: list[int]) -> None:
-    """Gathers that are alive together, of other dims, dtypes and groups."""
-    uses = [  # dtype, whole, dim, sizes, after; what has one size is in a group of one rank
+    """Try gathers that are alive together, with different dims, dtypes and groups."""
+    uses = [  # dtype, whole, dim, sizes, after; one size means a group of one rank
         ("float64", [sum(sizes)], 0, sizes, SHARDED),
         ("float64", [5, 6], 1, [6], REPLICATED),
         ("float64", [sum(sizes)], 0, sizes, REPLICATED),
         ("float32", [5, sum(sizes)], -1, sizes[::-1], REPLICATED),
     ]
-    when = "with four gathers whose backwards begin after all forwards"
-    with told(SAYS, "two at once", lambda f: broke_off(f) or f.name == "not called by all"):
+    when = "with four gathers whose backward passes begin after all forward passes"
+    with told(
+        SAYS, "several calls at once", lambda f: broke_off(f) or f.name == "not called by all"
+    ):
         reports = judge.trial(answer, at_once, seed, uses, members=THREE, when=when)
     for i, (dtype, whole, dim, lengths, after) in enumerate(uses):
         alone, alike = len(lengths) == 1, near if dtype == "float64" else nearly
@@ -227,11 +231,13 @@ def _try_at_once(answer: Answer, judge: Judge, seed: int, sizes: list[int]) -> N
         for rank, report in enumerate(of_ranks[i] for of_ranks in reports):
             own = full.split(lengths, dim)[0 if alone else rank]
             named = {
-                "another dtype": report["dtype"] != dtype,
-                "gradient written over": not alike(report["beside"], FACTOR * ws[rank]),
-                "two at once": not (alike(report["out"], x) and alike(report["grad"], own)),
+                "wrong dtype": report["dtype"] != dtype,
+                "gradient overwritten": not alike(report["beside"], FACTOR * ws[rank]),
+                "several calls at once": not (
+                    alike(report["out"], x) and alike(report["grad"], own)
+                ),
             }
-            what = f"One of shape {whole} and {dtype}, with after={after!r}, is not right"
+            what = f"The result of shape {whole} and dtype {dtype}, with after={after!r}, is wrong"
             about = {"dtype": dtype, "got": report["dtype"], "after": after, "when": when}
             SAYS.refuse(named, rank=rank, details=f"{what} on rank {rank}.", **about)
 

@@ -1,6 +1,6 @@
-"""`in_place_gradients` of lesson 03: four graphs whose sums were made in place, on two ranks.
+"""`in_place_gradients` of lesson 03: four graphs with in-place sums, on two ranks.
 
-The right numbers come from what each operation keeps; tests hold them against real ranks.
+The numbers follow from the tensors that operations save; tests compare them with real ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from course_classroom.judge.words import Page
 
 SAYS = Page(__file__, "in_place_gradients")
 INPUTS = {"exp": (math.log(2), math.log(3)), "relu": (-1.0, 2.0), "square": (3.0, 5.0)}
-COMING, FACTOR = (2.0, 3.0), 5.0  # "beside": the gradient that comes on each rank, u's factor
+COMING, FACTOR = (2.0, 3.0), 5.0  # for the branch graph: each rank's incoming gradient, u's factor
 GRAPHS = ("exp", "relu", "square", "beside")
 FIELDS = tuple(f"{graph}, rank {rank}" for graph in GRAPHS for rank in (0, 1))
 FORWARD = {"exp": math.exp, "relu": lambda x: max(x, 0.0), "square": lambda x: x * x}
@@ -21,7 +21,7 @@ SUMS = {graph: sum(map(FORWARD[graph], xs)) for graph, xs in INPUTS.items()}
 
 
 def _backward(graph: str, x: float, result: float) -> float:
-    """What each operation's backward makes of what it kept: its input, or its result."""
+    """Return an operation's derivative from its saved tensor: the input or the result."""
     return {"exp": result, "relu": float(result > 0), "square": 2 * x}[graph]
 
 
@@ -30,7 +30,7 @@ def _of(graph: str, x: float) -> float:
 
 
 def _own(graph: str, r: int) -> float:
-    """The gradient where nothing was written over."""
+    """Return the gradient that results if nothing was overwritten."""
     return FACTOR * COMING[r] if graph == "beside" else _of(graph, INPUTS[graph][r])
 
 
@@ -41,15 +41,15 @@ def _in_place(graph: str, r: int) -> float:
 
 
 def _answers(at: Callable[[str, int], float], *graphs: str) -> dict[str, float]:
-    """The answers that follow from finding `at(graph, rank)`."""
+    """Return the answers that follow from the gradient `at(graph, rank)`."""
     return {f"{graph}, rank {r}": at(graph, r) for graph in graphs or GRAPHS for r in (0, 1)}
 
 
 RIGHT = _answers(_in_place)
 TOTAL = sum(COMING)
-IDEAS = (  # what each gives, and for which graphs
+IDEAS = (  # the values of each idea, and its graphs
     ("out of place", _own, "exp", "relu", "beside"),
-    ("a mask of its own", lambda graph, r: SUMS[graph], "relu"),
+    ("relu's result used as gradient", lambda graph, r: SUMS[graph], "relu"),
     ("doubled", lambda graph, r: 2 * _own(graph, r)),
     ("the input overwritten", lambda graph, r: _of(graph, sum(INPUTS[graph])), "exp", "square"),
     ("the result kept", lambda graph, r: 2 * SUMS[graph], "square"),

@@ -1,6 +1,6 @@
-"""What memory an answer keeps once its caller has let go: of its inputs, and of its own making.
+"""Memory that an answer keeps after its caller has released the inputs and results.
 
-A tensor is found wherever it is kept. For `gather_from` and lesson 04's `fuse_gate_up`.
+Tensors are found wherever they are stored. `gather_from` and lesson 04's `fuse_gate_up` use this.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-LITTLE = 32  # bytes: some lengths or places, and no values
-PATIENCE = 1.0  # seconds: the backend's threads may let go of a message a little later
+LITTLE = 32  # bytes: some lengths or places, but no values
+PATIENCE = 1.0  # seconds; the backend's threads may release a message a little later
 
 
 def call(function: Callable, given: Iterable[Tensor], *more: object) -> int:
-    """The bytes that `function(*given, *more)` keeps besides its result; where the result has a
-    history, also those of the result that the history alone holds.
+    """Return the bytes that `function(*given, *more)` keeps in addition to its result, including
+    bytes of the result that only its autograd history holds.
 
-    `given` should make its tensors as it is read: what the caller holds is not counted.
+    `given` should create its tensors on iteration, because the caller's tensors are not counted.
     """
     saved: list[int] = []
 
@@ -40,7 +40,7 @@ def call(function: Callable, given: Iterable[Tensor], *more: object) -> int:
     results = _tensors(out)
     known = {one.untyped_storage()._cdata for one in results} | own | before
     graphs = [one.grad_fn for one in results if one.grad_fn is not None]
-    if graphs:  # the result goes, and what leads back from it stays
+    if graphs:  # the result is released, but its graph stays
         places = [one.untyped_storage() for one in results]
         inputs += [(StorageWeakRef(one), one.nbytes()) for one in places if one._cdata not in own]
         del out, results, places
@@ -62,12 +62,12 @@ def _tensors(out: object) -> list[Tensor]:
 def _has_memory(thing: object) -> bool:
     try:
         return issubclass(type(thing), Tensor) and thing.layout == torch.strided
-    except Exception:  # a subclass of a learner's that answers nothing
+    except Exception:  # a learner's subclass that fails on access
         return False
 
 
 def _alive() -> dict[int, int]:
-    """The memory under each tensor that lives: where it is, and how much of it is used."""
+    """Return the storages of all live CPU tensors: address -> bytes."""
     found: dict[int, int] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

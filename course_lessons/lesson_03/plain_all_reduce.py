@@ -1,6 +1,6 @@
-"""`plain_all_reduce` of lesson 03: gradients where a forward sums and autograd sees nothing.
+"""`plain_all_reduce` of lesson 03: gradients if autograd cannot see a sum in the forward pass.
 
-One where every rank uses the sum in its own way, one where all go on alike.
+In one graph every rank uses the sum differently; in the other all ranks use it alike.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _GRAPHS = ("A plain", "A right", "B plain")
 FIELDS = tuple(f"{graph}, rank {rank}" for graph in _GRAPHS for rank in RANKS)
 
 _S, _Y = sum(A), sum(x * w for x, w in zip(X, W, strict=True))
-DIRECT = tuple(c / _S for c in C)  # ∂L of this rank by its own a, with S held fast
-THROUGH = tuple(-c * a / _S**2 for a, c in zip(A, C, strict=True))  # and by S
+DIRECT = tuple(c / _S for c in C)  # ∂L of this rank by its own a, with S constant
+THROUGH = tuple(-c * a / _S**2 for a, c in zip(A, C, strict=True))  # and through S
 
 
 def _of(graph: str, values: Sequence[float]) -> dict[str, float]:
@@ -42,7 +42,7 @@ NONE, OTHERS = (0.0, 0.0), THROUGH[::-1]
 PLUS, BY_S = [-t for t in THROUGH], [_S * t for t in THROUGH]
 BOTH = sum(DIRECT) + sum(THROUGH)  # an all-reduce of the two plain gradients of a
 OTHER = {f"{graph}, rank {r}": RIGHT[f"{graph}, rank {1 - r}"] for graph in _GRAPHS for r in RANKS}
-IDEAS = (  # of the paths between ranks first, then of the paper work
+IDEAS = (  # first the paths between ranks, then the derivation
     ("nothing through S", _of_a("plain", NONE) | _of_a("right", NONE)),
     ("as it should be", _of_a("plain", ALL)),
     ("the other rank's loss left out", _of_a("right", THROUGH)),
@@ -60,10 +60,10 @@ IDEAS = (  # of the paths between ranks first, then of the paper work
     ("sign of the path through S", _of_a("plain", PLUS) | _of_a("right", (sum(PLUS),) * 2)),
     ("S not squared", _of_a("plain", BY_S) | _of_a("right", (sum(BY_S),) * 2)),
     ("only the path through S", _of("A plain", THROUGH) | _of("A right", ALL)),
-    ("only what the other loss says", _of("A right", OTHERS)),
+    ("only the other loss's term", _of("A right", OTHERS)),
     ("y forgotten", _of_b(1, 1)),
-    ("the loss not derived", _of_b(_Y**2, _Y**2)),
-    ("the loss not derived", _of_b(_Y**2 / 2, _Y**2 / 2)),
+    ("loss not differentiated", _of_b(_Y**2, _Y**2)),
+    ("loss not differentiated", _of_b(_Y**2 / 2, _Y**2 / 2)),
     ("w for x", _of("B plain", [_Y * w for w in W])),
     ("plain gradients summed", _of("B plain", (_Y * sum(X),) * 2)),
 )

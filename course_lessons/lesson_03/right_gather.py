@@ -1,6 +1,6 @@
 """`right_gather` of lesson 03: four graphs after a gather, and the gradient of each rank's piece.
 
-Worked out by the chain rule, with what the gather's other backward would give.
+The gradients come from the chain rule, as do the results of the gather's other backward pass.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from course_classroom.judge.thought import Thought, held_against, named
 from course_classroom.judge.words import Page
 
 SAYS = Page(__file__, "right_gather")
-X = (3.0, 5.0)  # the pieces of rank 0 and rank 1, a number each
+X = (3.0, 5.0)  # the pieces of rank 0 and rank 1, one number each
 W = ((1.0, 2.0), (3.0, -1.0))  # W[rank]: that rank's own weights
 GRAPHS = ("A", "B", "C", "D")
 FIELDS = tuple(f"{graph}, rank {rank}" for graph in GRAPHS for rank in (0, 1))
@@ -33,7 +33,7 @@ CROSSED = [sum(w[r] * y for w, y in zip(W, PRODUCTS, strict=True)) for r in (0, 
 ROW = [sum(w) for w in W]
 TERMS = [x * w for x, w in zip(X, SUMMED, strict=True)]
 OTHER = {f"{graph}, rank {r}": RIGHT[f"{graph}, rank {1 - r}"] for graph in GRAPHS for r in (0, 1)}
-IDEAS = (  # what each gives; each graph is by itself
+IDEAS = (  # the values of each idea; each graph is independent
     ("a sum left out", _of("B", OWN) | _of("C", OWN, Y)),
     ("copies summed", _of("A", OF_A, 2) | _of("D", SUMMED, 2)),
     ("f forgotten", _of("D", OWN)),

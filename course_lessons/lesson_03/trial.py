@@ -1,7 +1,7 @@
-"""What lesson 03's checks run on the judge's ranks: small graphs through a learner's f and g.
+"""Trials of lesson 03 on the judge's ranks: small graphs through a learner's f and g.
 
-Every rank can make every rank's numbers from the seed, and so can the judge, which works out the
-dense result from them. Nothing here says what is right.
+Every rank and the judge can draw all ranks' numbers from the seed, and the judge computes the dense
+result from them. This file does not judge answers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from course_classroom.judge.layers import alone_in_a_group
 from course_lib.layout import span
 
 STEPS, RATE = 3, 0.05
-FACTOR = 5.0  # of the branch beside f: its gradient is told from a sum by it
-_EACH, _ALL = "wpucq", "xvABt"  # names of what each rank has of its own, and of what all hold
+FACTOR = 5.0  # of the branch of f's input; it distinguishes its gradient from a sum
+_EACH, _ALL = "wpucq", "xvABt"  # names of tensors that differ by rank, and of replicated ones
 Shape = list[int]
 
 
 def numbers(seed: int, name: str, rank: int, *shape: int) -> Tensor:
-    """A tensor of one rank by its name, or one that all ranks hold."""
+    """Return a named tensor, which is replicated or belongs to one rank."""
     number = (_EACH + _ALL).index(name) + (rank * 64 if name in _EACH else 0)
     made = torch.Generator().manual_seed(seed * 4099 + number)
     return torch.randn(shape, generator=made, dtype=torch.float64)
@@ -42,20 +42,20 @@ def grad(x: Tensor) -> Tensor | None:
 
 
 def nearly(seen: Tensor | None, wanted: Tensor) -> bool:
-    """Whether two are equal but for what float32 rounds away."""
+    """Return True if two tensors are equal up to float32 rounding."""
     if seen is None or seen.shape != wanted.shape:
         return False
     return torch.allclose(seen, wanted, rtol=1e-4, atol=1e-4)
 
 
 def refuse_ready_made(answer: Answer) -> None:
-    """A Finding where the answer takes the pairs out of the library's own file."""
+    """Raise a Finding if the answer imports such pairs from the library."""
     nodes = [node for cell in answer.cells for node in ast.walk(ast.parse(cell))]
     imports = [ast.unparse(one) for one in nodes if isinstance(one, ast.Import | ast.ImportFrom)]
     if any("tensor_parallel" in text for text in imports):
         raise Finding(
             "ready-made pair",
-            "It imports from course_lib.tensor_parallel, where these pairs stand ready. Write the "
+            "It imports from course_lib.tensor_parallel, which contains these pairs. Write the "
             "backward yourself, with torch.autograd.Function.",
         )
 
@@ -67,7 +67,7 @@ def pair_of(function: Callable, group: dist.ProcessGroup) -> object:
 def alone(
     function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape, dtype: str = "float64"
 ) -> dict:
-    """Each of the two once, with numbers of every rank after it (f) or before it (g)."""
+    """Run f and g once each, with different numbers on every rank after f or before g."""
     made = pair_of(function, group)
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and all(map(callable, made))):
         return {"kind": type(made).__name__}
@@ -80,8 +80,8 @@ def alone(
 def there_and_back(
     step: Callable[[Tensor], object], x: Tensor, weights: Tensor, loss: Callable = torch.mul
 ) -> dict:
-    """A step in the middle of a graph, and the gradient of the leaf before it."""
-    given = x * 1  # no leaf: another step made it
+    """Run a step in the middle of a graph; report its output and the gradient of the leaf."""
+    given = x * 1  # not a leaf, because a previous step made it
     before = given.detach().clone()
     out, there = bench.watched(lambda: step(given))
     found = {**bench.described(out), "there": there, "out": None, "grad": None}
@@ -94,15 +94,15 @@ def there_and_back(
 
 
 def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape) -> dict:
-    """Tensors that another step needs as well: a branch beside f, an operation before g."""
+    """Run f and g on tensors that other steps also need: a branch of f's input, an exp before g."""
     f, g = pair_of(function, group)
     *data, c, v, w = (numbers(seed, name, group.rank(), *shape) for name in "uxqxcvw")
     u, x, q, again = map(leaf, data)
 
     def run() -> tuple[Tensor, ...]:
-        beside = FACTOR * u  # made before f, so that autograd comes to it after f
+        beside = FACTOR * u  # made before f, so that autograd reaches it after f
         (c * (beside + f(x))).sum().backward()
-        p = q.exp()  # keeps its result for the backward
+        p = q.exp()  # saves its result for the backward
         first, second = g(p), g(2 * p)
         ((first * v).sum() + (second * v).sum() + (p * c).sum()).backward()
         return p.detach().clone(), first.detach().clone(), second.detach().clone()
@@ -114,8 +114,8 @@ def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape
 
 
 def at_once(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape) -> list[tuple]:
-    """Two pairs alive at once: a second one, for a group of this rank alone, made before the first
-    is used, and used between the first's forward and its backward."""
+    """Run two live pairs: the second, for a group of only this rank, is created before the first is
+    used, and runs between the first pair's forward and backward passes."""
     own, found = alone_in_a_group(), []
     x, w, v = (numbers(seed, name, group.rank(), *shape) for name in "xwv")
 
@@ -134,25 +134,25 @@ def at_once(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shap
 def shapes(
     function: Callable, group: dist.ProcessGroup, seed: int, kinds: list[tuple[Shape, str]]
 ) -> list[dict]:
-    """Each of the two on tensors of several shapes and dtypes."""
+    """Run f and g on tensors of several shapes and dtypes."""
     return [alone(function, group, seed, shape, dtype) for shape, dtype in kinds]
 
 
 def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape) -> dict:
-    """Gradients and inputs that do not lie in one block: transposed ones, and one number for all.
+    """Run f and g with noncontiguous gradients and inputs: transposed, or one number expanded.
 
-    Asked after `shared`: a sum in place would write where there is no room.
+    It runs after `shared`, because an in-place sum would write to expanded memory.
     """
     (f, g), r = pair_of(function, group), group.rank()
     x, p = (leaf(numbers(seed, name, r, *shape)) for name in "xp")
     w = numbers(seed, "w", r, *shape[::-1])
-    bench.watched(lambda: (f(x) * (r > 0)).sum().backward())  # nothing comes back on one rank
+    bench.watched(lambda: (f(x) * (r > 0)).sum().backward())  # no gradient comes back on one rank
     x.grad = None
-    bench.watched(lambda: f(x).sum().backward())  # its gradient is one 1, repeated
+    bench.watched(lambda: f(x).sum().backward())  # its gradient is a single 1, expanded
     ones, x.grad = grad(x), None
     y, _ = bench.watched(lambda: g(p.t()).detach().clone())
     data, before = p.detach().clone(), p.detach().clone()
-    sums, _ = bench.watched(lambda: f(x.detach()) + g(data))  # no tensor wants a gradient
+    sums, _ = bench.watched(lambda: f(x.detach()) + g(data))  # no tensor needs a gradient
     bench.watched(lambda: (f(x.t()) * w).sum().backward())
     found = {"changed": not torch.equal(data, before), "data": sums.clone()}
     found |= {"ones": ones, "y": y, "x": grad(x)}
@@ -166,8 +166,8 @@ def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shap
 
 
 def net(function: Callable, group: dist.ProcessGroup, seed: int, dims: Shape) -> list[dict]:
-    """A net of two layers, the first cut along its outputs, the second to match: once as it is,
-    once with all activations computed again in the backward."""
+    """Run a network of two layers, the first sharded along its outputs and the second along its
+    inputs, without and then with recomputed activations."""
     f, g = pair_of(function, group)
     mine = slice(*span(dims[2], group.size(), group.rank()))
     return [
@@ -179,7 +179,7 @@ def net(function: Callable, group: dist.ProcessGroup, seed: int, dims: Shape) ->
 def trained(
     f: Callable, g: Callable, seed: int, dims: Shape, mine: slice, again: bool = False
 ) -> dict[str, Tensor]:
-    """What steps of SGD give with `mine` of the units inside."""
+    """Return the results of some steps of SGD with this rank's hidden units, `mine`."""
     rows, h, hidden, out = dims
     x, t = leaf(numbers(seed, "x", 0, rows, h)), numbers(seed, "t", 0, rows, out)
     a = leaf(numbers(seed, "A", 0, h, hidden)[:, mine])  # (h, hidden/n)

@@ -1,4 +1,4 @@
-"""`five_to_two` of lesson 04: a SwiGLU MLP from its shards, one all-reduce in each direction."""
+"""`five_to_two` of lesson 04: a SwiGLU MLP from its shards, with one all-reduce per direction."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LAYER = Layer(
 
 
 def sizes(f: int) -> dict[str, int]:
-    """b·s·h divides by 2 and 3, so that the budget is a whole number; f need not."""
+    """Return sizes in which 2 and 3 divide b·s·h, so that the budget is an integer for any f."""
     return {"b": 5, "s": 8, "h": 6, "f": f}
 
 
 def outputs(c: Seen) -> Iterator[tuple[str, list[Tensor]]]:
-    """What each wrong idea about the forward gives."""
+    """Yield the output of each wrong idea about the forward pass."""
     n, (x, gate, up, down, bias) = c.n, c.inputs
     parts = [swiglu(*c.shards(r)[:4], 0 * bias) for r in c.ranks]
     total = torch.stack(parts).sum(0)
@@ -53,18 +53,18 @@ def outputs(c: Seen) -> Iterator[tuple[str, list[Tensor]]]:
         "summed twice": n * total + bias,
         "mean": total / n + bias,
         "gate and up exchanged": swiglu(x, up, gate, down, bias),
-        "bend over both": F.silu((x @ gate.t()) * (x @ up.t())) @ down.t() + bias,
+        "activation over the product": F.silu((x @ gate.t()) * (x @ up.t())) @ down.t() + bias,
     }.items():
         yield entry, [given] * n
     for bend in (F.gelu, F.relu, torch.sigmoid):
-        yield "another bend", [bend(x @ gate.t()) * (x @ up.t()) @ down.t() + bias] * n
+        yield "wrong activation function", [bend(x @ gate.t()) * (x @ up.t()) @ down.t() + bias] * n
 
 
 def own(*ways: int) -> Gives:
-    """x's gradient where what comes back by gate (0), by up (1) stays each rank's own."""
+    """Return the gradient of x if the part through gate (0) or up (1) stays local."""
 
     def gives(c: Seen, name: str) -> list[Tensor]:
-        terms = []  # of each rank: what comes back by gate, by up
+        terms = []  # for each rank: the part through gate, through up
         for rank in c.ranks:
             x, gate, up, down, _ = c.shards(rank)
             leaves = [x.clone().requires_grad_() for _ in range(2)]
@@ -81,7 +81,7 @@ def times(factor: Callable[[int], float]) -> Gives:
 
 
 def on_some_ranks(c: Seen, name: str) -> list[Tensor | None]:
-    """The right one where there is any; none at all where every rank has one, or none has."""
+    """Return the right gradient on ranks that have one, or nothing if all ranks or no ranks do."""
     seen = c.seen(name)
     there = [one is not None and bool(one.any()) for one in seen]
     given = zip(there, seen, c.gradients(name), strict=True)
@@ -101,7 +101,7 @@ FIVE = Declared(
     cases=lambda seed: [
         (THREE, sizes(9 + seed % 3 * 3)),
         (TWO, sizes(7 + seed % 3 * 2)),
-        (THREE, sizes(2)),  # of 2 inner units the last of three ranks has none
+        (THREE, sizes(2)),  # with 2 inner units, the last of three ranks has none
     ],
     uses=(
         *(Use(sizes(7)), Use(sizes(7)), Use(sizes(10), "float32")),
@@ -126,7 +126,7 @@ FIVE = Declared(
         more="more than Φ",
         wirings=(
             (
-                "weights on the way",
+                "weights gathered",
                 lambda to, _: to.get("all_gather", 0) + to.get("broadcast", 0) > 2,
             ),
             ("one f per product", lambda to, back: to == ONE and back == {"all_reduce": 2}),

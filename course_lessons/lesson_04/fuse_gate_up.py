@@ -1,6 +1,6 @@
 """`fuse_gate_up` of lesson 04: gate and up as one weight, cut so that no unit loses its gate.
 
-Rows are found again bit by bit, so a wrong order names the idea behind it; then they are trained.
+Rows are identified bit by bit, so a wrong order reveals its cause. Then the weight is trained.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from course_lib.tensor_parallel.conjugates import copy, reduce
 
 SAYS = Page(__file__, "fuse_gate_up")
 STEPS, RATE = 2, 0.01
-_NO_ROWS = ("raised", "not returned everywhere", "wrong numbers")
+_NO_ROWS = ("raised", "not returned everywhere", "wrong values")
 Held = list[int]  # a rank's rows: of gate's f, then of up's
 
 
 def numbers(f: int, seed: int) -> list[Tensor]:
-    """Gate and up, their biases, down; then x and dy of each step: the same on every rank."""
+    """Draw gate, up, their biases, down, and each step's x and dy, all equal on all ranks."""
     made, h = torch.Generator().manual_seed(seed), 8 + seed % 2
     step = (STEPS, 5, 11, h)
     shapes = [(f, h), (f, h), (f,), (f,), (h, f), step, step]
@@ -39,8 +39,8 @@ def numbers(f: int, seed: int) -> list[Tensor]:
 
 
 def tried(function: Callable, group: Group, f: int, seed: int) -> dict:
-    """Call `function(gate, up, group)`, then for weights of values far apart, with zeros below
-    zero and infinities: what is computed with them, and not copied, differs; then for float32."""
+    """Call `function(gate, up, group)`, then with widely spread values, including -0 and infinity,
+    which arithmetic would change but copying preserves, then in float32."""
     first, others = numbers(f, seed)[:2], numbers(f, seed + 2)[:2]
     far = [t * 10.0 ** torch.linspace(-200, 200, t.shape[1], dtype=t.dtype) for t in others]
     for t in far:
@@ -55,7 +55,7 @@ def tried(function: Callable, group: Group, f: int, seed: int) -> dict:
 
 
 def with_biases(function: Callable, group: Group, f: int, seed: int) -> dict:
-    """Call it for weights and for biases, and train: how far that is from the dense layer."""
+    """Call `function` for weights and biases, train, and report the distance to the dense layer."""
     gate, up, gate_bias, up_bias, down, *steps = numbers(f, seed)
     weight, _ = _fused(function, gate, up, group)
     bias, report = _fused(function, gate_bias, up_bias, group)
@@ -73,8 +73,8 @@ def with_biases(function: Callable, group: Group, f: int, seed: int) -> dict:
 
 
 def trained(parameters: Iterable, xs: Tensor, dys: Tensor, group: Group | None) -> list[Tensor]:
-    """What two steps of SGD with a fused weight, its bias and `down` give: outputs, gradients of x,
-    then the three. Without a group it is the dense layer."""
+    """Run two steps of SGD with a fused weight, its bias and `down`; return outputs, gradients of
+    x, and the three parameters. Without a group, this trains the dense layer."""
     f, g = (copy, reduce) if group else (lambda x, _: x,) * 2
     seen: list[Tensor] = []
     for x, dy in zip(xs, dys, strict=True):
@@ -89,7 +89,7 @@ def trained(parameters: Iterable, xs: Tensor, dys: Tensor, group: Group | None) 
 
 
 def _fused(function: Callable, gate: Tensor, up: Tensor, group: Group) -> tuple[object, dict]:
-    """What came back, a description of it, and which rows of gate and up it holds."""
+    """Return the result, and a report with its description and its rows of gate and up."""
     given = [gate.clone(), up.clone()]
     out, facts = bench.watched(lambda: function(*given, group))
     parts = list(out) if isinstance(out, (list, tuple)) else []
@@ -116,11 +116,11 @@ def wanted(f: int, n: int, rank: int) -> Held:
 
 
 def _rows(out: Tensor, gate: Tensor, up: Tensor) -> Held | None:
-    """Which rows a rank holds; None where one is none of them."""
+    """Return the rows that a rank holds; None if any row is unknown."""
     alike = out.dim() == gate.dim() and out.shape[1:] == gate.shape[1:] and out.dtype == gate.dtype
     if not alike or len(out) > 2 * len(gate):
         return None
-    bits = torch.int64 if gate.dtype == torch.float64 else torch.int32  # -0.0 is not 0.0
+    bits = torch.int64 if gate.dtype == torch.float64 else torch.int32  # tells -0.0 from 0.0
     pair = (out, torch.cat((gate, up)))
     mine, both = (t.reshape(len(t), gate[0].numel()).view(bits) for t in pair)
     same = (mine[:, None] == both).all(-1)  # (rows, 2f)
@@ -128,7 +128,7 @@ def _rows(out: Tensor, gate: Tensor, up: Tensor) -> Held | None:
 
 
 def _strange(out: Tensor, gate: Tensor, up: Tensor) -> dict:
-    """The entry for what holds something else than rows of gate and up, and a dtype in it."""
+    """Return the entry for content other than rows of gate and up, and its placeholders."""
     f, h, shape, both = len(gate), gate[0].numel(), list(out.shape), torch.cat((gate, up))
     kinds = (torch.float32, torch.bfloat16, torch.float16)
     narrow = [k for k in kinds if _rows(out, *(t.to(k).to(t.dtype) for t in (gate, up)))]
@@ -137,10 +137,10 @@ def _strange(out: Tensor, gate: Tensor, up: Tensor) -> dict:
     off = [float((row - both).abs().amax(1).min()) for row in out] if fits else []
     holds = {
         "rounded on the way": narrow,
-        "the other dim": whole and shape[1] != h,
+        "wrong dim": whole and shape[1] != h,
         "computed, not copied": fits and max(off, default=1) < 1e-6,
         "padded": fits and any(not row.any() for row in out),
-        "wrong numbers": True,
+        "wrong values": True,
     }
     strange = next(entry for entry, so in holds.items() if so)
     return {
@@ -154,8 +154,8 @@ def _right(reports: list[dict]) -> bool:
 
 
 def judge_fuse(answer: Answer, judge: Judge) -> None:
-    """Sizes that divide come first: what is wrong there is the fusing, not the cut. 10 over 3 and 4
-    over 3 tell the course's cut from an even one; of 4 and of 2 rows the last rank has none."""
+    """Try divisible sizes first, because their errors come from fusing and not from the cut. 10 and
+    4 over 3 distinguish the course's cut from an even cut; 4 and 2 leave one rank empty."""
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     even, uneven, odd = 6 + 6 * (seed % 2), 10 + 3 * (seed % 2), 9 + 4 * (seed % 2)
@@ -175,45 +175,47 @@ def judge_fuse(answer: Answer, judge: Judge) -> None:
         for k, dtype in enumerate(("float64", "float32") if _right(reports) else ()):
             others = [report["others"][k] for report in reports]
             _look_at_results(others, when, dtype)
-            SAYS.refuse({"other training #1": not _right(others)}, dtype=dtype, when=when)
+            SAYS.refuse({"different training #1": not _right(others)}, dtype=dtype, when=when)
             SAYS.refuse_each(reports, {"one buffer for all": lambda r: not r["still"]}, when=when)
     fine = [reports for reports, _ in results if _right(reports)]
     for reports, when in results:
         _look_at_rows(reports, when, fine)
-    looks = {  # the right rows: how did they come, and what do they keep alive?
-        "over the wire": lambda r: r["ops"],
-        "keeps the whole #1": lambda r: r["beside"] and r["shape"][0] > 2,  # 1 may be a view
-        "keeps the whole #2": lambda r: r["kept"],
+    looks = {  # the rows are right: check the communication and the memory kept alive
+        "needless message": lambda r: r["ops"],
+        "keeps the full tensors alive #1": lambda r: (
+            r["beside"] and r["shape"][0] > 2
+        ),  # 1 may be a view
+        "keeps the full tensors alive #2": lambda r: r["kept"],
     }
     for reports, when in results:
         SAYS.refuse_each(reports, looks, when=when)
     for k in (0, 3, 4):
         (members, f), (_, when) = cases[k], results[k]
-        about = f"{on(members)} with the biases of gate and up, {f} numbers each"
+        about = f"{on(members)} with the biases of gate and up, {f} elements each"
         try:
             reports = judge.trial(answer, with_biases, f, seed, members=members, when=about)
             _look_at_results(reports, about)
         except Finding as finding:
             raise SAYS("biases", text=finding.text.split("\n", 1)[-1]) from None
         _look_at_rows(reports, about, [])
-        far = {"other training #2": lambda r: not r["far"] <= TOLERANCE}
+        far = {"different training #2": lambda r: not r["far"] <= TOLERANCE}
         SAYS.refuse_each(reports, far, steps=STEPS, when=when)
 
 
 def _look_at_results(reports: list[dict], when: str, dtype: str = "float64") -> None:
-    """Refuse what is no tensor, and changed weights, whatever the numbers are."""
-    refuse_none(reports, when, "this rank's fused part")
+    """Refuse changed weights, or a result that is not a tensor, regardless of values."""
+    refuse_none(reports, when, "this rank's part of the fused tensor")
     looks = {
         "not fused": lambda r: r["several"],
         "no tensor": lambda r: r["shape"] is None,
-        "another dtype": lambda r: r["dtype"] != dtype,
+        "wrong dtype": lambda r: r["dtype"] != dtype,
         "input changed": lambda r: r["changed"],
     }
     SAYS.refuse_each(reports, looks, when=when, given=dtype)
 
 
 def _look_at_rows(reports: list[dict], when: str, right: Sequence[list[dict]]) -> None:
-    """Refuse other rows than a rank's own; `right` are trials without fault."""
+    """Refuse rows other than a rank's own rows; `right` holds the trials without errors."""
     for report in reports:
         if report["rows"] is None:
             raise SAYS(report["strange"], when=when, **report)
@@ -229,21 +231,21 @@ def _look_at_rows(reports: list[dict], when: str, right: Sequence[list[dict]]) -
     together = gates == ups
     complete = together and sorted(i for own in gates for i in own) == list(range(f))
     signs = {
-        "not cut": len(everything) in map(len, found),
+        "not sharded": len(everything) in map(len, found),
         "one part for all": n > 1 and all(rows == found[0] for rows in found),
         "kept from an earlier call": n == 2 and found == [wanted(f, 3, rank) for rank in (1, 2)],
-        "cut straight across": joined == everything
+        "split straight across": joined == everything
         or (joined == everything[f:] + everything[:f] and gates[0] != ups[0]),
         "one of the two": not any(ups) or not any(gates),
         "interleaved": any(
             k > 1 and rows == [i for pair in zip(own[:k], own[k:], strict=True) for i in pair]
             for rows, own, k in held
         ),
-        "halves exchanged": any(k and rows == own[k:] + own[:k] for rows, own, k in held),
+        "gate and up swapped": any(k and rows == own[k:] + own[:k] for rows, own, k in held),
         "gates of other units": not together and [*map(len, gates)] == [*map(len, ups)],
         "remainder dropped": together and f % n > 0 and missing == list(range(f - f % n, f)),
         "dealt out": complete and gates == [list(range(rank, f, n)) for rank in range(n)],
-        "another cut rule": complete and [*map(len, gates)] != cut(f, n),
+        "wrong split rule": complete and [*map(len, gates)] != cut(f, n),
         "uneven rows": f % n and right and all(one[0]["right"][0] % len(one) == 0 for one in right),
     }
     entry = next((entry for entry, shown in signs.items() if shown), "wrong rows")
@@ -253,7 +255,7 @@ def _look_at_rows(reports: list[dict], when: str, right: Sequence[list[dict]]) -
 
 
 def _listed(rows: Held, f: int) -> str:
-    """Rows in words, with neighbours drawn together."""
+    """Describe rows of gate and up, with adjacent rows joined."""
     told = []
     for _, run in groupby(enumerate(rows), lambda one: (one[1] - one[0], one[1] >= f)):
         first, *rest = [row for _, row in run]

@@ -16,7 +16,7 @@ Bend = Callable[[float], float]
 
 
 def distribution(x: float) -> float:
-    """The part of a standard normal that lies below x."""
+    """Return the fraction of a standard normal distribution below x."""
     return (1 + math.erf(x / math.sqrt(2))) / 2
 
 
@@ -28,16 +28,16 @@ def relu(x: float) -> float:
     return max(x, 0.0)
 
 
-BENDS: dict[str, Bend] = {  # what each wrong idea takes for GELU
-    "taken for odd": lambda x: math.copysign(gelu(abs(x)), x),
+BENDS: dict[str, Bend] = {  # the function that each wrong idea uses for GELU
+    "GELU taken as odd": lambda x: math.copysign(gelu(abs(x)), x),
     "ReLU's values": relu,
     "cut off below zero": lambda x: relu(gelu(x)),
     "√2 left out": lambda x: x * (1 + math.erf(x)) / 2,
     "an approximation": lambda x: x / (1 + math.exp(-1.702 * x)),
     "SiLU's values": lambda x: x / (1 + math.exp(-x)),
-    "the distribution alone": distribution,
+    "only the distribution": distribution,
 }
-SMALLEST = min(  # of all whole numbers for which both functions differ, by trying them
+SMALLEST = min(  # over all integers for which both functions differ, by trying them
     abs(a) + abs(b)
     for a, b in product(range(-3, 4), repeat=2)
     if not close(gelu(a) + gelu(b), gelu(a + b)) and relu(a) + relu(b) != relu(a + b)
@@ -45,22 +45,22 @@ SMALLEST = min(  # of all whole numbers for which both functions differ, by tryi
 
 
 def judge_gelu(given: Mapping) -> None:
-    """First whether the pair is what is asked for, then whether its values are."""
+    """Check the pair of numbers first, then the four values."""
     a, b = (given[name] for name in PAIR)
 
     def values(bend: Bend = gelu, other: Bend = relu) -> dict[str, float]:
-        """The four values, had GELU and ReLU been these functions."""
+        """Return the four values, with `bend` in place of GELU and `other` in place of ReLU."""
         sides = [side for f in (bend, other) for side in (f(a) + f(b), f(a + b))]
         return dict(zip(VALUES, sides, strict=True))
 
     right, size = values(), abs(a) + abs(b)
     left, whole, low, high = right.values()
     holds = {
-        "far out": max(abs(a), abs(b)) > 1e3,
+        "too far from zero": max(abs(a), abs(b)) > 1e3,
         "zero": a == 0 or b == 0,
         "straight part": abs(left - whole) < 0.01 * max(abs(whole), 1e-3),
         "same sign": low == high,
-        "not whole": a != round(a) or b != round(b),
+        "not integers": a != round(a) or b != round(b),
         "not the smallest": size > SMALLEST,
     }
     SAYS.refuse(holds, side=f"GELU(x) is nearly {'x' if a > 0 else 0}", size=size)

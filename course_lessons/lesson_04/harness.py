@@ -1,7 +1,7 @@
-"""Lesson 04's harness: an MLP's parts traced one by one, a backward timed, five steps of training.
+"""Lesson 04's harness: traces of an MLP's parts, a timed backward pass, and five training steps.
 
-`trace` says which collectives fell into which part; `backward_of` when the all-reduce of dX and the
-product for dW ran.
+`trace` assigns the collectives to the parts; `backward_of` returns the times of dX's all-reduce and
+dW's product.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from course_lib.ledger import ledger
 
 
 def trace(parts: Sequence[Callable], x: Tensor, dy: Tensor):
-    """Run the parts of a layer: the output, the input's gradient, and each part's records.
+    """Run the parts of a layer; return output, input gradient, and the records of each part.
 
-    A part's records are a pair, those of its forward and those of its backward.
+    A part's records are a pair: the records of its forward and of its backward pass.
     """
     edges, ends, backs = [x.detach().clone().requires_grad_()], [0], {}
     with ledger() as book:
@@ -39,7 +39,7 @@ def trace(parts: Sequence[Callable], x: Tensor, dy: Tensor):
 
 
 class Bar(NamedTuple):
-    """A bar of a timeline that is no collective."""
+    """A bar of a timeline that is not a collective."""
 
     op: str
     start: float
@@ -48,9 +48,9 @@ class Bar(NamedTuple):
 
 
 class Products(TorchDispatchMode):
-    """Notes the shape of each matrix product, and when it began and ended.
+    """A recorder of each matrix product's shape, start and end.
 
-    torch hands every operation to an active TorchDispatchMode, in the backward too.
+    torch passes every operation to an active TorchDispatchMode, including backward operations.
     """
 
     def __init__(self):
@@ -66,7 +66,7 @@ class Products(TorchDispatchMode):
 
 
 def backward_of(layer: nn.Module, x: Tensor):
-    """The span of dX's all-reduce and the bar of the product for dW, of one backward."""
+    """Return the span of dX's all-reduce and the bar of dW's product in one backward pass."""
     y = layer(x.detach().clone().requires_grad_())
     dist.barrier()
     with ledger() as book, Products() as products:
@@ -75,15 +75,15 @@ def backward_of(layer: nn.Module, x: Tensor):
     found = [times for of, *times in products.seen if of == shape]
     if len(found) != 1:
         raise ValueError(
-            f"{len(found)} products of the backward have dW's shape {shape}; with as many tokens "
-            "as the rank has outputs, dX has it too: take another number of tokens"
+            f"{len(found)} products of the backward pass have dW's shape {shape}. With as many "
+            "tokens as outputs on the rank, dX has it too, so use a different number of tokens"
         )
     [span] = book.spans()
     return span, Bar("dW", *found[0])
 
 
 def quickest(by_rank: Sequence[Sequence[Sequence]]) -> list[list]:
-    """Of all ranks' backwards, the one that took the least time from its first bar to its last."""
+    """Return the run with the shortest time from first to last bar over all ranks."""
 
     def duration(run) -> float:
         bars = [bar for pair in run for bar in pair]
@@ -93,7 +93,7 @@ def quickest(by_rank: Sequence[Sequence[Sequence]]) -> list[list]:
 
 
 def train(mlp: nn.Module, steps: int = 5, hidden: int = 24, seed: int = 6) -> list[Tensor]:
-    """AdamW in float64 on random data: the output and the input's gradient of each step."""
+    """Train with AdamW in float64 on random data; return each step's output and input gradient."""
     device = next(mlp.parameters()).device
     made = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(mlp.parameters(), lr=0.01)

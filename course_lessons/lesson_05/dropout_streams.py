@@ -1,6 +1,6 @@
-"""`dropout_streams` of lesson 05: what copies share, what heads do not, and that both go on.
+"""`dropout_streams` of lesson 05: masks equal on copies and independent between heads.
 
-Equal means equal; independent is a statistical test of every pair of masks.
+Masks of copies must be equal; independence is tested statistically for every pair of masks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from course_lib.collectives.call import Group
 
 ELEMENTS = 4000  # of a mask; half of them are dropped
 REPLICAS = 3
-# Two independent masks agree in half of their elements, give or take sqrt(ELEMENTS)/2. More than
-# six times that is seen once in 5·10⁸ pairs; a right answer has some 2,000 pairs to pass.
+# Two independent masks agree in half of their elements, give or take sqrt(ELEMENTS)/2. A deviation
+# of six times that occurs once in 5·10⁸ pairs; a right answer has to pass about 2,000 pairs.
 BOUND = 6.0
 SWALLOWED = "the error is gone"
 MOST = 1000  # of dp_rank and of tp_rank
-# (dp_rank, tp_rank): a full row and a full column, so that sums of either kind meet, and ends; the
-# last are 1 and 10, which one behind the other read like 11 and 0.
+# (dp_rank, tp_rank): a full row and a full column, so that sums coincide, and the ends. The last
+# are 1 and 10, which when concatenated read like 11 and 0.
 PAIRS = [(0, tp) for tp in range(MOST + 1)] + [(dp, 0) for dp in range(1, MOST + 1)]
 PAIRS += [pair for few in range(1, 10) for pair in ((few, few), (few, MOST), (MOST, few))]
 PAIRS += [(a, 10 * b) for a in range(1, 10) for b in range(1, 10)]
@@ -36,12 +36,12 @@ SAYS = Page(__file__, "dropout_streams")
 
 
 class Stumble(Exception):
-    """Raised by the check inside a private block."""
+    """An exception that the check raises inside a private block."""
 
 
 def masks(function: Callable, group: Group, seed: int) -> dict:
-    """The masks of each replica on this tp rank, seeded one after the other on the same ranks;
-    then those of replica 0 again, and of a new seed."""
+    """Return the masks of each replica on this tp rank, with the replicas seeded one after the
+    other on the same ranks, then of replica 0 again, then with a new seed."""
     tp_rank = group.rank()
     cases = [*((seed, dp) for dp in range(REPLICAS)), (seed, 0), (seed + 1, 0)]
     drawn, facts = bench.watched(lambda: [_block(function, *case, tp_rank) for case in cases])
@@ -61,17 +61,17 @@ def masks(function: Callable, group: Group, seed: int) -> dict:
 
 
 def _block(function: Callable, seed: int, dp: int, tp_rank: int) -> tuple[Tensor, Tensor] | str:
-    """Seed, then draw as a block does; the copies' masks and the heads', or what went wrong."""
-    torch.manual_seed(987 + tp_rank)  # whatever was before, and another on each rank
+    """Seed, then draw as a block does; return the masks of copies and heads, or an error's kind."""
+    torch.manual_seed(987 + tp_rank)  # an arbitrary earlier state, different on each rank
     private = function(seed, dp, tp_rank)
     if not callable(private) or not hasattr(private(), "__enter__"):
         return type(private).__name__
     copies, heads = [_mask()], []
-    for _ in range(2):  # two layers of heads, and no copy between them
+    for _ in range(2):  # two layers of heads, with no copy between them
         with private():
             heads.append(_mask())
     copies.append(_mask())
-    with private():  # heads that do not divide: ranks draw different numbers of numbers
+    with private():  # heads that do not divide evenly, so ranks draw different amounts
         heads.append(_mask(ELEMENTS + 500 * (tp_rank + 1))[:ELEMENTS])
     copies.append(_mask())
     try:
@@ -86,15 +86,15 @@ def _block(function: Callable, seed: int, dp: int, tp_rank: int) -> tuple[Tensor
 
 
 def _mask(elements: int = ELEMENTS) -> Tensor:
-    """Which elements torch's dropout keeps, by whatever stream is in force."""
+    """Return the elements that torch's dropout keeps with the current stream."""
     return F.dropout(torch.ones(elements), 0.5) > 0
 
 
 def seeds(function: Callable, group: Group, seed: int) -> dict:
-    """The first numbers of the streams of many ranks, of which this process plays some.
+    """Return the first numbers of many ranks' streams; this process runs some of the ranks.
 
-    `drawn` is (pairs, 2, 2): of each pair two numbers of the shared stream, then two of a private
-    block. What is `common` is played by every process, and has a second block.
+    `drawn` is (pairs, 2, 2): for each pair, two numbers of the shared stream, then two numbers of a
+    private block. Every process runs the `common` pairs, with a second block.
     """
 
     def first(pair: tuple[int, int], blocks: int) -> Tensor:
@@ -111,14 +111,14 @@ def seeds(function: Callable, group: Group, seed: int) -> dict:
 
 
 def judge_streams(answer: Answer, judge: Judge) -> None:
-    """Seed three replicas on three tp ranks, then on two, and compare all masks."""
+    """Seed three replicas on three tp ranks, then on two tp ranks, and compare all masks."""
     judge.take(answer, __name__)
     seed = fresh_seed()
     looks = {
         "nothing returned": lambda r: r["kind"] == "NoneType",
         "error swallowed": lambda r: r["kind"] == SWALLOWED,
         "not a context": lambda r: r["kind"],
-        "asked the others": lambda r: r["ops"],
+        "collective called": lambda r: r["ops"],
     }
     for members in (THREE, TWO):
         where = f"On {len(members)} tp ranks and {REPLICAS} replicas"
@@ -128,14 +128,14 @@ def judge_streams(answer: Answer, judge: Judge) -> None:
         _look_at_masks(reports, where)
     when = "with ranks up to 1,000 on both axes"
     reports = judge.trial(answer, seeds, seed, members=THREE, when=when)
-    common = reports[0]["common"]  # the same numbers are asked in three processes
+    common = reports[0]["common"]  # the same numbers from three processes
     differs = {"not reproducible #2": lambda r: not torch.equal(r["common"], common)}
     SAYS.refuse_each(reports, differs)
     _look_at_many(reports, seed)
 
 
 def _look_at_masks(reports: list[dict], where: str) -> None:
-    """Hold all masks against each other: what comes later means nothing where it is not so."""
+    """Compare all masks with each other; each look assumes that the earlier looks pass."""
     copies = torch.stack([report["copies"] for report in reports])  # (tp, dp, 4, ELEMENTS)
     heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 5, ELEMENTS)
     alike = (copies == copies[:1]).all(-1).all(1).all(0)  # on all tp ranks: of a copy's four masks
@@ -163,7 +163,7 @@ def _look_at_masks(reports: list[dict], where: str) -> None:
 
 
 def _look_at_many(reports: list[dict], seed: int) -> None:
-    """No two of some 2,000 pairs have a stream in common: the first numbers tell."""
+    """Check that no two of about 2,000 pairs share a stream, by their first numbers."""
     n = len(reports)
     played = [(PAIRS[rank::n], report["drawn"]) for rank, report in enumerate(reports)]
     played.append((COMMON, reports[0]["common"]))
@@ -172,20 +172,20 @@ def _look_at_many(reports: list[dict], seed: int) -> None:
     for streams, drawn in played:
         for (dp, tp), numbers in zip(streams, drawn, strict=True):
             for place, some in enumerate(numbers):
-                private = f"the private one of dp_rank {dp} and tp_rank {tp}"
-                name = private if place else f"the shared one of dp_rank {dp}"
+                private = f"the private stream of dp_rank {dp} and tp_rank {tp}"
+                name = private if place else f"the shared stream of dp_rank {dp}"
                 before = met.setdefault(some.numpy().tobytes(), name)
                 if before != name:
                     twice.append((before, name))
-    met_twice = len(set(twice)) > 1  # one of millions may by chance, where seeds are drawn
+    met_twice = len(set(twice)) > 1  # a single collision may be chance if seeds are drawn
     a, b = twice[0] if twice else ("", "")
     SAYS.refuse({"seeds collide #2": met_twice}, a=a, b=b, most=MOST)
 
 
 def _related(masks: Tensor) -> tuple[int, int] | None:
-    """The first two of (masks, ELEMENTS) that are not independent; None where all are."""
-    signs = masks.float() * 2 - 1  # whole numbers as large as ELEMENTS: exact
-    z = (signs @ signs.t()).abs() / ELEMENTS**0.5  # of a standard normal, where independent
+    """Return the first two of (masks, ELEMENTS) that are not independent, or None."""
+    signs = masks.float() * 2 - 1  # integers up to ELEMENTS, so exact
+    z = (signs @ signs.t()).abs() / ELEMENTS**0.5  # standard normal, if independent
     pairs = (z.fill_diagonal_(0) > BOUND).nonzero()
     return tuple(map(int, pairs[0])) if len(pairs) else None
 

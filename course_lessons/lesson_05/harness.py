@@ -1,7 +1,7 @@
-"""Lesson 05's harness: a sharded block held against the dense one, parameter by parameter.
+"""Lesson 05's harness: a sharded block compared with the dense block, parameter by parameter.
 
-`places` reads off which elements of a dense parameter a rank holds; `hold_against_dense` compares
-the output, the input's gradient and every parameter's gradient over three steps.
+`places` returns the elements of a dense parameter that a rank holds. `hold_against_dense` compares
+the output, the input gradient and every parameter gradient over three steps.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from course_lib.layout import cut
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.randomness import logical_masks, seed_all
 
-BOUND = 1e-10  # of float64
+BOUND = 1e-10  # for float64
 
 
 def random_block(config: Config, seed: int, device: torch.device | str = "cpu") -> Block:
-    """A dense float64 block, the same on every rank, with no bias at 0 and no norm at 1."""
+    """Return a dense float64 block, equal on every rank, without biases at 0 or norms at 1."""
     torch.manual_seed(seed)
     block = Block(config).double()
     with torch.no_grad():
@@ -34,9 +34,9 @@ def random_block(config: Config, seed: int, device: torch.device | str = "cpu") 
 
 
 def places(dense: Block, mesh: DeviceMesh) -> dict[str, Tensor]:
-    """For each parameter the flat indices of the dense elements that this rank holds.
+    """Return for each parameter the flat indices of the dense elements that this rank holds.
 
-    They are read off a twin whose parameters are their own indices.
+    The indices come from a copy of the model whose parameters are their own indices.
     """
     twin = deepcopy(dense)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def places(dense: Block, mesh: DeviceMesh) -> dict[str, Tensor]:
 
 
 class Step(NamedTuple):
-    """One step of SGD: what came out, and the gradients."""
+    """The results of a step of SGD: the output, dx and the gradients."""
 
     out: Tensor
     dx: Tensor
@@ -56,13 +56,13 @@ class Step(NamedTuple):
 def train(
     block: Block, length: int = 7, sizes: list[int] | None = None, rank: int = 0
 ) -> list[Step]:
-    """Three steps on all tokens, or with `sizes` on this rank's. The loss is the sum of this rank's
-    squared errors over the element count of *all* tokens, so that the ranks' losses add up."""
+    """Train three steps on all tokens or, with `sizes`, on this rank's tokens. The loss is the sum
+    of these squared errors divided by the count of *all* elements, so ranks' losses add up."""
     weight = block.norm_1.weight
     data = torch.Generator().manual_seed(8)
     optimizer = torch.optim.SGD(block.parameters(), lr=0.02, momentum=0.9)
     done = []
-    seed_all(9)  # where the block has dropout
+    seed_all(9)  # if the block has dropout
     for _ in range(3):
         x, y = torch.randn(2, 2, length, weight.numel(), generator=data).to(weight)
         count = y.numel()
@@ -82,7 +82,7 @@ def train(
 def hold_against_dense(
     config: Config, mesh: DeviceMesh, device: torch.device | str, run: Callable = train
 ) -> int:
-    """Train the block dense and sharded over tp; raise where they differ. How many gradients."""
+    """Train the block dense and sharded over tp; compare both, and return the gradient count."""
     dense = random_block(config, 7, device)
     where, sharded = places(dense, mesh), parallelize(deepcopy(dense), mesh)
     return compare(sharded, run(sharded), dense, run(dense), where)
@@ -91,7 +91,7 @@ def hold_against_dense(
 def compare(
     own: Block, received: list[Step], dense: Block, expected: list[Step], where: dict[str, Tensor]
 ) -> int:
-    """Hold a block and its steps against the dense ones; how many gradients were compared."""
+    """Compare a block and its steps with the dense block; return the number of gradients."""
     compared = 0
     for step, right in zip(received, expected, strict=True):
         same(step.out, right.out, "the output")
@@ -106,7 +106,7 @@ def compare(
 
 
 def same(mine: Tensor, right: Tensor, what: str) -> None:
-    """Raise AssertionError where a tensor is not that of one process, to BOUND."""
+    """Raise AssertionError if a tensor differs from one process's tensor by more than BOUND."""
     if mine.shape != right.shape:
         raise AssertionError(f"{what} has shape {tuple(mine.shape)}, not {tuple(right.shape)}")
     gap = (mine.double() - right.double()).abs().max().item() if mine.numel() else 0.0
@@ -115,8 +115,8 @@ def same(mine: Tensor, right: Tensor, what: str) -> None:
 
 
 def parts_of(block: Block, *after_attention: str) -> dict[str, nn.Module]:
-    """The parts of a block in the order in which they run, named for `schedule`; `after_attention`
-    are more of them, such as "dropout"."""
+    """Return the parts of a block in execution order, named for `schedule`; `after_attention` are
+    additional parts, such as "dropout"."""
     up = "mlp.gate_up" if hasattr(block.mlp, "gate_up") else "mlp.up"
     names = ["norm_1", "attention.qkv", "attention.core", "attention.out", *after_attention]
     names += ["norm_2", up, "mlp.down"]
@@ -126,8 +126,8 @@ def parts_of(block: Block, *after_attention: str) -> dict[str, nn.Module]:
 def steps_of_adam(
     block: Block, steps: int = 40, *, length: int = 7, group: Group | None = None
 ) -> list[float]:
-    """The losses of AdamW on one random batch, the same on every rank; on a `group` those of this
-    rank's tokens, each in the size of a mean over all tokens."""
+    """Return the losses of AdamW on one random batch, which is equal on every rank. With `group`,
+    they are of this rank's tokens, each scaled as a mean over all tokens."""
     weight, data = block.norm_1.weight, torch.Generator().manual_seed(14)
     x, y = torch.randn(2, 8, length, weight.numel(), generator=data).to(weight)
     n, rank, count = *(size_and_rank(group) if group is not None else (1, 0)), y.numel()

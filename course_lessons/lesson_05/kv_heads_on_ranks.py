@@ -1,6 +1,6 @@
-"""`kv_heads_on_ranks` of lesson 05: who holds which key/value head, and who sums its gradient.
+"""`kv_heads_on_ranks` of lesson 05: holders of each key/value head, and the sum of its gradient.
 
-A plan is held against the rule, then carried out beside one process, some on real ranks.
+Each plan is compared with the rule, and its execution, partly on real ranks, with one process.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from course_lib.collectives.call import Group
 from course_lib.tensor_parallel.qkv_layout import shares
 
 SIZE, HIDDEN, BATCH, LENGTH = 3, 7, 2, 4
-MOST = 100  # numbers that are read of one part of a triple
+MOST = 100  # entries to read of one part of a triple
 Case = tuple[int, int, int]  # heads, kv heads, n
-Plan = list[tuple[list[int], list[int], list[int]]]  # of each rank: q heads, kv heads, partners
-# Fewer key/value heads than ranks. Seven and four over three: even spread is no ceiling cut.
+Plan = list[tuple[list[int], list[int], list[int]]]  # for each rank: q heads, kv heads, partners
+# Fewer key/value heads than ranks. 7 and 4 over 3: an even spread differs from a ceiling cut.
 SHARED = [(5, 1, 3), (3, 1, 2), (4, 2, 4), (6, 2, 4), (14, 2, 6), (8, 2, 6)]
-REAL = SHARED[:2]  # carried out on ranks; the rest is played by one process
+REAL = SHARED[:2]  # run on ranks; one process simulates the others
 POSSIBLE = [*SHARED, (6, 3, 3), (9, 3, 2), (14, 7, 3), (8, 4, 3), (4, 2, 1)]
 IMPOSSIBLE = [(6, 2, 3), (6, 3, 4), (6, 2, 5), (9, 3, 5)]
 SAYS = Page(__file__, "kv_heads_on_ranks")
 
 
 def plans(function: Callable, group: Group, cases: list[Case]) -> list[dict]:
-    """What the function says for each case, or that it raised a ValueError."""
+    """Return the function's plan for each case, or its ValueError."""
     return [_plan(function, case) for case in cases]
 
 
@@ -48,7 +48,7 @@ def _plan(function: Callable, case: Case) -> dict:
     rows = out if isinstance(out, (list, tuple)) else ()
     report = {"refused": False, "kind": bench.kind(out), "length": len(rows), "n": case[2]}
     report["plan"] = None
-    with contextlib.suppress(Exception):  # whatever a thing does that is no list of numbers
+    with contextlib.suppress(Exception):  # any error of an object that is not a list of numbers
         rows = [tuple(map(_numbers, islice(row, 4))) for row in rows]
         report["plan"] = rows if rows and all(len(row) == 3 for row in rows) else None
     return report
@@ -64,7 +64,7 @@ def _numbers(part: Iterable) -> list[int]:
 
 
 class Attention:
-    """Grouped attention in float64 with fresh weights, the same on all ranks."""
+    """Grouped attention in float64 with random weights, which are equal on all ranks."""
 
     def __init__(self, heads: int, kv_heads: int, seed: int):
         made = torch.Generator().manual_seed(seed * 1019 + heads * 7 + kv_heads)
@@ -79,7 +79,7 @@ class Attention:
         self.dense = self.gradients(list(range(heads)))
 
     def gradients(self, queries: list[int]) -> Tensor:
-        """dL/dk and dL/dv, (2, kv heads, SIZE, HIDDEN), where these heads alone are computed."""
+        """Return dL/dk and dL/dv, (2, kv heads, SIZE, HIDDEN), if only `queries` are computed."""
         k, v = (w.clone().requires_grad_() for w in (self.k, self.v))
         read = [head // self.each for head in queries]  # the key/value head of each
         weights = (self.q[queries], k[read], v[read])  # (heads, SIZE, HIDDEN) each
@@ -89,8 +89,8 @@ class Attention:
         return torch.stack((k.grad, v.grad))
 
     def gaps(self, plan: Plan, own: list[Tensor]) -> list[float]:
-        """How far the summed gradients of what each rank holds, whichever heads these are, are from
-        the dense ones, as a part of their size; infinite where shapes differ."""
+        """Return each rank's relative distance between the summed gradients of its heads and the
+        dense gradients; infinite if shapes differ."""
         found = []
         for _, kv, partners in plan:
             whole = self.dense[:, kv]
@@ -102,13 +102,13 @@ class Attention:
 
 
 def played(plan: Plan, heads: int, kv_heads: int, seed: int) -> list[float]:
-    """The gap on each rank of a plan, with all of its ranks played by this process."""
+    """Return each rank's gap for a plan whose ranks this process simulates."""
     attention = Attention(heads, kv_heads, seed)
     return attention.gaps(plan, [attention.gradients(queries) for queries, _, _ in plan])
 
 
 def run(function: Callable, group: Group, plan: Plan, *given: int) -> list[float]:
-    """The same of a plan that the answer has given before, each rank with its own heads."""
+    """Return each rank's gap for a plan that real ranks execute, each with its own heads."""
     attention = Attention(*given)
     mine = attention.gradients(plan[group.rank()][0])
     own = all_gather(mine[None], group)  # the sum over *some* ranks, by hand
@@ -116,19 +116,19 @@ def run(function: Callable, group: Group, plan: Plan, *given: int) -> list[float
 
 
 def right(case: Case) -> Plan:
-    """The library's rule, in the words of the exercise."""
+    """Return the plan by the library's rule, in the exercise's format."""
     return [([*range(*one.q)], [*range(*one.kv)], [*one.holders]) for one in shares(*case)]
 
 
 def judge_kv_heads(answer: Answer, judge: Judge) -> None:
-    """Ask for the plans, hold heads against the rule, then carry the plans out."""
+    """Request the answer's plans, compare their heads with the rule, then run the plans."""
     judge.take(answer, __name__)
     seed, cases = fresh_seed(), POSSIBLE + IMPOSSIBLE
     found = judge.trial(answer, plans, cases, members=THREE, when=on(THREE))
     SAYS.refuse({"ranks disagree": found[1:] != found[:-1]})
     reports = dict(zip(cases, found[0], strict=True))
     looks = {
-        "refused too much": lambda r: r["refused"],
+        "possible case refused": lambda r: r["refused"],
         "nothing returned": lambda r: r["kind"] == "NoneType",
         "not a plan #1": lambda r: r["length"] not in (0, r["n"]),
         "not a plan #2": lambda r: r["plan"] is None,
@@ -139,7 +139,7 @@ def judge_kv_heads(answer: Answer, judge: Judge) -> None:
     for case in POSSIBLE:
         _look_at_sums(case, reports[case]["plan"], seed, judge, answer)
     for case in IMPOSSIBLE:
-        SAYS.refuse({"placed what cannot be": not reports[case]["refused"]}, where=_words(case))
+        SAYS.refuse({"impossible case accepted": not reports[case]["refused"]}, where=_words(case))
 
 
 def _words(case: Case) -> str:
@@ -160,7 +160,7 @@ def _look_at_heads(case: Case, plan: Plan) -> None:
     holds = {
         "all of them everywhere": 1 not in (n, kv) and all(p[1] == list(range(kv)) for p in plan),
         "dealt out like cards": 1 < kv < n and all(plan[r][1] == [r % kv] for r in range(n)),
-        "a query head that nobody has": missing,
+        "missing query head": missing,
         "a query head twice": twice,
         "q without its k and v": lacking,
         "out of order": computed != list(range(heads)),
@@ -172,11 +172,11 @@ def _look_at_heads(case: Case, plan: Plan) -> None:
 
 
 def _look_at_sums(case: Case, plan: Plan, seed: int, judge: Judge, answer: Answer) -> None:
-    """Carry the plan out and hold the summed gradients against those of one process."""
+    """Run the plan and compare the summed gradients with one process's gradients."""
     (heads, kv, n), where, partners = case, _words(case), [sorted(row[2]) for row in plan]
     outside = [p for ranks in partners for p in ranks if not 0 <= p < n]
     SAYS.refuse({"no such rank": outside}, where=where, rank=outside and outside[0], last=n - 1)
-    how, given = f"with {n} ranks played by one process", (plan, heads, kv, seed)
+    how, given = f"with {n} ranks in one process", (plan, heads, kv, seed)
     if case in REAL:
         how, members = f"on {n} real ranks", THREE[-n:]
         gaps, *_ = judge.trial(answer, run, *given, members=members, when=on(members))
@@ -185,14 +185,14 @@ def _look_at_sums(case: Case, plan: Plan, seed: int, judge: Judge, answer: Answe
     worst = max(range(n), key=lambda r: gaps[r])
     if gaps[worst] <= TOLERANCE:
         return
-    torn = "cannot be summed: the tensors do not have one shape."
+    torn = "cannot be summed, because the shapes of the tensors differ."
     off = torn if gaps[worst] == float("inf") else f"is off by {gaps[worst]:.0%} of its size."
-    seen = f"{where} the plan was carried out {how}: on rank {worst} the gradient of k and v {off}"
+    seen = f"{where}, the plan was tried {how}. On rank {worst} the gradient of k and v {off}"
     wanted = [row[2] for row in right(case)]
     holds = {
-        "nobody sums": all(ranks in ([], [r]) for r, ranks in enumerate(partners)),
+        "no sum": all(ranks in ([], [r]) for r, ranks in enumerate(partners)),
         "without itself": partners == [[p for p in wanted[r] if p != r] for r in range(n)],
-        "everybody sums": partners == [list(range(n))] * n,
+        "all ranks sum": partners == [list(range(n))] * n,
         "the wrong ranks sum": True,
     }
     SAYS.refuse(holds, seen=seen, partners=plan[worst][2])

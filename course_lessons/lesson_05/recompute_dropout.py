@@ -1,6 +1,6 @@
-"""`recompute_dropout` of lesson 05: a block run again in the backward, with the masks of the first.
+"""`recompute_dropout` of lesson 05: a block run again in the backward pass, with the same masks.
 
-Two steps of training beside the same with everything stored: all has to be equal bit by bit.
+Two training steps are compared with the same steps without recomputation, bit by bit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from course_lib.tensor_parallel.conjugates import copy, reduce
 
 HIDDEN, RATE = 7, 0.3
 SAYS = Page(__file__, "recompute_dropout")
-Wrong = tuple[str, dict]  # an entry, "" where all is right, and what its words are filled in with
+Wrong = tuple[str, dict]  # an entry, "" if all is right, and the values for its words
 
 
 class Block:
-    """x + dropout(g(dropout(tanh(f(x) A)) B)), which notes its runs, masks and what is still alive;
-    inside, it drops out by this rank's own generator, and at its end by torch's."""
+    """x + dropout(g(dropout(tanh(f(x) A)) B)), with records of its runs, masks and live tensors.
+    Inner dropout draws from this rank's own generator, and final dropout from torch's default."""
 
     def __init__(self, seed: int, group: Group, private: torch.Generator, dtype: torch.dtype):
         made = torch.Generator().manual_seed(seed * 101 + group.rank())
@@ -45,9 +45,9 @@ class Block:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all runs: a new step."""
+        """Delete the records of all runs before a new step."""
         self.masks: list[tuple[Tensor, Tensor]] = []  # of each run: inside, and at the end
-        self.inside = lambda: None  # what the first run computed there, while it is alive
+        self.inside = lambda: None  # the first run's inner result, while it is alive
 
     def __call__(self, x: Tensor) -> Tensor:
         a, b = self.weights
@@ -63,7 +63,7 @@ class Block:
 
 
 def compare(function: Callable, group: Group, seed: int, shape: Sequence, dtype: str) -> list:
-    """Two training steps by the answer, held against the same two with everything stored."""
+    """Run two training steps with the answer; compare them with steps that store activations."""
     case = (seed, group, (*shape, HIDDEN), getattr(torch, dtype))
     stored, _ = bench.watched(lambda: train(lambda block, x, private: block(x), *case))
     mine, _ = bench.watched(lambda: train(function, *case))
@@ -73,8 +73,8 @@ def compare(function: Callable, group: Group, seed: int, shape: Sequence, dtype:
 def train(
     function: Callable, seed: int, group: Group, shape: tuple, dtype: torch.dtype
 ) -> list[dict] | Wrong:
-    """A step of SGD with two blocks after each other, one with them side by side; what each was."""
-    torch.manual_seed(seed)  # the shared stream: the same on every rank
+    """Run a step of SGD with two stacked blocks, and a step with both blocks side by side."""
+    torch.manual_seed(seed)  # the shared stream, the same on every rank
     private = torch.Generator().manual_seed(seed * 7 + 1 + group.rank())
     blocks = [Block(seed + i, group, private, dtype) for i in range(2)]
     made = torch.Generator().manual_seed(seed + 5)
@@ -116,7 +116,7 @@ def train(
 
 
 def twice(function: Callable, group: Group, seed: int) -> bool:
-    """One block, called twice on one x before the first backward: the gradients of stored runs?"""
+    """Call a block twice on the same x before a backward pass; compare with stored activations."""
 
     def gradients(run: Callable) -> list[Tensor]:
         torch.manual_seed(seed)
@@ -133,7 +133,7 @@ def twice(function: Callable, group: Group, seed: int) -> bool:
 
 
 def _kept(memory: StorageWatch, x: Tensor, out: Tensor) -> int:
-    """How many tensors as large as x a call has left, beside its result, copies of x and states."""
+    """Count live tensors as large as x after a call, without its result, copies of x and states."""
     state, result = torch.get_rng_state().nbytes, out.untyped_storage()._cdata
     raw = x.detach().contiguous().flatten().view(torch.uint8)
 
@@ -147,18 +147,18 @@ def _kept(memory: StorageWatch, x: Tensor, out: Tensor) -> int:
         if not found or out.grad_fn is None:
             break
         if turn == 0:
-            gc.collect()  # once: what a backend still holds goes without it, and it takes long
+            gc.collect()  # only once: the backend frees its tensors without it, and it is slow
         time.sleep(0.01)
     return found
 
 
 def _draw(private: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The next numbers of the private stream and of the shared one."""
+    """Return the next numbers of the private stream and of the shared stream."""
     return torch.rand(3, generator=private), torch.rand(3)
 
 
 def _wrong(mine: dict, stored: dict) -> Wrong:
-    """What is wrong with a step: what comes later means nothing where it is not so."""
+    """Return the first error of a step; each look assumes that the earlier looks pass."""
     theirs = [masks[0] for masks in stored["masks"]]
     runs = [len(masks) for masks in mine["masks"]]
     first, second = (_same(masks[0], b) for masks, b in zip(mine["masks"], theirs, strict=True))
@@ -173,12 +173,12 @@ def _wrong(mine: dict, stored: dict) -> Wrong:
     missing = [grad is None for grad in mine["gradients"]]
     times = _times(mine["gradients"], stored["gradients"])
     holds = {
-        "another mask in the forward": not all(first),
+        "wrong mask in the forward pass": not all(first),
         "moved in the forward": not all(moved),
-        "another forward": not all(map(torch.equal, mine["outs"], stored["outs"])),
+        "wrong forward result": not all(map(torch.equal, mine["outs"], stored["outs"])),
         "nothing recomputed": runs[-1] < 2,
         "x cut off": any(missing[:-4]),
-        "kept all the same": mine["alive"],
+        "activations still kept": mine["alive"],
         "run too often": max(runs) > 2,
         "one state for two blocks": exchanged[0] and (exchanged[1] or all(again[1])),
         "state taken too late": exchanged[0],
@@ -188,7 +188,7 @@ def _wrong(mine: dict, stored: dict) -> Wrong:
         "weights left out": any(missing),
         "rounded on the way": times == general.ROUNDED,
         "counted twice": times in (2.0, 3.0),
-        "other gradients": times != 1.0,
+        "wrong gradients": times != 1.0,
         "private stream rewound": shared and not private,
         "shared stream rewound": not shared,
     }
@@ -201,7 +201,7 @@ def _same(mine: Sequence[Tensor], stored: Sequence[Tensor]) -> list[bool]:
 
 
 def _times(mine: list[Tensor | None], stored: list[Tensor]) -> float | str:
-    """1.0 where all gradients are equal bit by bit, k where some is k times as large, or a word."""
+    """Return 1.0 for bitwise equal gradients, k if one is k times as large, or a word."""
     pairs = [(a, b) for a, b in zip(mine, stored, strict=True) if a is not None]
     if all(torch.equal(a, b) for a, b in pairs):
         return 1.0
@@ -214,7 +214,7 @@ def _times(mine: list[Tensor | None], stored: list[Tensor]) -> float | str:
 
 
 def judge_recompute(answer: Answer, judge: Judge) -> None:
-    """Train on three ranks and on two, and compare with the stored run."""
+    """Train on three ranks and on two ranks, and compare with stored activations."""
     judge.take(answer, __name__)
     seed = fresh_seed()
     for members, shape, dtype in ((THREE, (2, 5), "float64"), (TWO, (6,), "float32")):
@@ -224,12 +224,12 @@ def judge_recompute(answer: Answer, judge: Judge) -> None:
             for step, (entry, about) in enumerate(steps):
                 side = ", in step 2, with the two blocks side by side" if step else ""
                 about["where"] = f"{when}, rank {rank}{side}"
-                if step and entry in ("other gradients", "another forward"):
+                if step and entry in ("wrong gradients", "wrong forward result"):
                     raise SAYS("second step", text=SAYS(entry, **about).text)
                 if entry:
                     raise SAYS(entry, **about)
     reports = judge.trial(answer, twice, seed, members=THREE, when=on(THREE))
-    where = f"{on(THREE)}, with one block called twice on one x"
+    where = f"{on(THREE)}, with one block called twice on the same x"
     SAYS.refuse({"one state for two blocks": not all(reports)}, where=where)
 
 

@@ -1,6 +1,6 @@
-"""`shard_qkv` of lesson 05: a rank's rows of the q, k, v product, from two published layouts.
+"""`shard_qkv` of lesson 05: a rank's rows of the joined q, k, v weight, from two layouts.
 
-Rows go by their place in [all q | all k | all v]: so does what each misreading gives.
+Rows, including each misreading's rows, are numbered in [all q | all k | all v].
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAYS = Page(__file__, "shard_qkv")
 
 
 class Case:
-    """A model's attention cut over n ranks, in "GPT-2"'s layout or in "Llama"'s."""
+    """A model's attention sharded over n ranks, in the layout of "GPT-2" or "Llama"."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Case:
     ):
         self.layout, self.heads, self.kv_heads, self.n = layout, heads, kv_heads, n
         self.size, self.dtype = size, getattr(torch, dtype)  # size: of a head
-        self.parts = {"q": heads, "k": kv_heads, "v": kv_heads}  # how many heads each has
+        self.parts = {"q": heads, "k": kv_heads, "v": kv_heads}  # number of heads of each
         self.hidden = hidden or heads * size
         self.rows = (heads + 2 * kv_heads) * size
         kv = "" if kv_heads == heads else f" and {kv_heads} key/value heads"
@@ -51,29 +51,29 @@ class Case:
             self.words += f", each head of {size} rows, and h = {hidden}"
 
     def of(self, part: str, wanted: Iterable[int]) -> Rows:
-        """The rows of these heads of "q", "k" or "v"."""
+        """Return the rows of these heads of "q", "k" or "v"."""
         first = {"q": 0, "k": self.heads, "v": self.heads + self.kv_heads}[part]
         return [(first + head) * self.size + i for head in wanted for i in range(self.size)]
 
     def joined(self, q: Iterable[int], kv: Iterable[int]) -> Rows:
-        """The rows of these query heads, then k and v of these key/value heads."""
+        """Return the rows of these query heads, then k and v of these key/value heads."""
         return self.of("q", q) + self.of("k", kv) + self.of("v", kv)
 
     def readers(self, kv: Iterable[int]) -> list[int]:
-        """The query heads that read these key/value heads."""
+        """Return the query heads that read these key/value heads."""
         each = self.heads // self.kv_heads
         return [each * head + i for head in kv for i in range(each)]
 
 
 def right(case: Case, rank: int) -> Rows:
-    """A rank's key/value heads, and the query heads that read them: q first, then k, then v."""
+    """Return the rows of a rank's key/value heads and their query heads: q, then k, then v."""
     share = shares(case.heads, case.kv_heads, case.n)[rank]
     spans = joined_rows(share, case.heads, case.kv_heads, case.size)
     return [row for span_ in spans for row in range(*span_)]
 
 
 def misreadings(case: Case, rank: int) -> Iterator[tuple[str, Rows]]:
-    """The rows that each misreading gives a rank, by the entry that speaks of it."""
+    """Yield (entry, rows) of each misreading for a rank."""
     n, every, each = case.n, range(case.rows), case.kv_heads // case.n
     kv, evenly = (range(*kv_heads(count, n)[rank]) for count in (case.kv_heads, case.heads))
     q = case.readers(kv)
@@ -86,7 +86,7 @@ def misreadings(case: Case, rank: int) -> Iterator[tuple[str, Rows]]:
             cut = slice(mine[0] * of_head, (mine[-1] + 1) * of_head)
             rows += case.of(part, range(case.parts[part]))[cut]
         yield "size of a head from h", rows
-    yield "nothing cut", list(every)
+    yield "nothing sharded", list(every)
     yield "straight across", list(every[slice(*span(case.rows, n, rank))])
     nth = (range(rank, count, n) for count in (case.heads, case.kv_heads))
     yield "every n-th head", case.joined(*nth)
@@ -95,20 +95,23 @@ def misreadings(case: Case, rank: int) -> Iterator[tuple[str, Rows]]:
     cuts = {part: span(count * case.size, n, rank) for part, count in case.parts.items()}
     through = (case.of(part, range(case.parts[part]))[slice(*cuts[part])] for part in "qkv")
     yield "through a head", list(chain(*through))
-    yield "an idle rank", case.joined(case.readers(filled), filled)
+    yield "ceiling division", case.joined(case.readers(filled), filled)
     yield "heads left over", case.joined(case.readers(left), left)
     yield "q without its k and v", case.joined(evenly, kv)
     for theirs in (q, evenly):
-        yield "k and v cut like q", case.joined(theirs, [h for h in theirs if h < case.kv_heads])
-    yield "k and v whole", case.joined(q, range(case.kv_heads))
+        yield (
+            "k and v sharded like q",
+            case.joined(theirs, [h for h in theirs if h < case.kv_heads]),
+        )
+    yield "k and v not sharded", case.joined(q, range(case.kv_heads))
     for other in set(range(n)) - {rank}:
-        yield "another rank's heads", right(case, other)
+        yield "wrong rank's heads", right(case, other)
     for order in permutations((case.of("q", q), case.of("k", kv), case.of("v", kv))):
-        yield "parts in another order", list(chain(*order))
+        yield "parts in the wrong order", list(chain(*order))
 
 
 def names(piece: Tensor, whole: Tensor) -> list[int | None]:
-    """For each row (or number) of a piece, which of the whole it is; None where it is none."""
+    """Return the index in the full tensor, or None, of each row (or number) of a piece."""
     places = {_key(row): number for number, row in enumerate(whole)}
     return [places.get(_key(row)) for row in piece]
 
@@ -118,7 +121,7 @@ def _key(row: Tensor) -> bytes:
 
 
 def whole(case: Case, seed: int) -> tuple[Tensor, Tensor | None]:
-    """The fused weight (rows, h) in the order of nn.Linear, and its bias where there is one."""
+    """Return the fused weight (rows, h) in nn.Linear's order, and its bias if there is one."""
     made = torch.Generator().manual_seed(seed * 1013 + case.heads * 31 + case.n)
     shapes = ((case.rows, case.hidden), (case.rows,))
     weight, bias = (torch.randn(s, generator=made, dtype=torch.float64) for s in shapes)
@@ -126,7 +129,7 @@ def whole(case: Case, seed: int) -> tuple[Tensor, Tensor | None]:
 
 
 def published(case: Case, seed: int) -> dict[str, Tensor]:
-    """The same numbers as the model's checkpoint has them: Conv1D's (h, 3h), or three weights."""
+    """Return the weights in the checkpoint's form: Conv1D's (h, 3h), or three weights."""
     weight, bias = whole(case, seed)
     if case.layout == "GPT-2":
         return {"c_attn.weight": weight.t().contiguous(), "c_attn.bias": bias}
@@ -135,16 +138,16 @@ def published(case: Case, seed: int) -> dict[str, Tensor]:
 
 
 def pieces(function: Callable, group: Group, cases: list[tuple], seed: int) -> list:
-    """What is wrong with each piece that this rank asks for, every third: a Finding's parts."""
+    """Request this rank's part of the pieces; return the Finding's parts for each wrong piece."""
     asked = [(case, rank) for case in starmap(Case, cases) for rank in range(case.n)]
     return [_tried(function, *one, seed) for one in asked[group.rank() :: group.size()]]
 
 
 def _tried(function: Callable, case: Case, rank: int, seed: int) -> tuple[str, str] | None:
-    """Ask for one piece, after the same piece of another checkpoint, and look at it."""
+    """Request a piece, after a request for the same piece of a different checkpoint; examine it."""
 
     def call(weights: dict) -> tuple[object, list, dict]:
-        """What came back, its parts, and what went over the wire."""
+        """Return the result, its parts, and the messages sent."""
         args = (weights, case.heads, case.kv_heads, rank, case.n)
         out, facts = bench.watched(lambda: function(*args))
         return out, list(out) if isinstance(out, (tuple, list)) else [], facts["ops"]
@@ -170,7 +173,7 @@ def _tried(function: Callable, case: Case, rank: int, seed: int) -> tuple[str, s
                 "nothing returned": out is None,
                 "input changed": not kept,
                 "not a pair": len(pair) != 2 or not bench.plain(pair[0]),
-                "asked the others": ops,
+                "collective called": ops,
                 "one buffer for all calls": not all(starmap(torch.equal, earlier)),
             }
         )
@@ -182,7 +185,7 @@ def _tried(function: Callable, case: Case, rank: int, seed: int) -> tuple[str, s
                 keeps, has = piece.untyped_storage().nbytes(), piece.nbytes
                 shared = piece.numel() and bench.shares([piece], given.values())
                 more = keeps > has if case.n > 1 else shared
-                refuse({"still holds the whole": more}, name=name, keeps=keeps, has=has)
+                refuse({"keeps the checkpoint alive": more}, name=name, keeps=keeps, has=has)
     except Finding as finding:
         return finding.name, finding.text
     return None
@@ -207,7 +210,7 @@ def _look_at_weight(refuse: Callable, case: Case, rank: int, piece: Tensor, seed
         "wrong rows #1": read,
         "reshaped, not transposed": fits and None not in names(piece, reshaped),
         "not transposed": names(piece.t(), weight) == wanted,
-        "cut along h": torch.equal(piece, along_h) or torch.equal(piece, along_h.t()),
+        "sharded along h": torch.equal(piece, along_h) or torch.equal(piece, along_h.t()),
         "wrong shape #1": not fits,
         "rounded on the way": kind,
         "wrong rows #2": True,
@@ -219,7 +222,7 @@ def _look_at_weight(refuse: Callable, case: Case, rank: int, piece: Tensor, seed
 def _look_at_bias(
     refuse: Callable, case: Case, rank: int, piece: object, bias: Tensor | None
 ) -> None:
-    refuse({"a bias from nowhere": bias is None and piece is not None})
+    refuse({"unexpected bias": bias is None and piece is not None})
     if bias is None:
         return
     flat = bench.plain(piece) and piece.dim() == 1 and piece.dtype == bias.dtype
@@ -229,7 +232,7 @@ def _look_at_bias(
     kind = _rounded(piece, bias, wanted)
     holds = {
         "rounded on the way": kind,
-        "bias whole": rows == list(range(case.rows)),
+        "bias not sharded": rows == list(range(case.rows)),
         "bias of other rows": True,
     }
     if rows != wanted:
@@ -237,7 +240,7 @@ def _look_at_bias(
 
 
 def _rounded(piece: Tensor, full: Tensor, wanted: Rows) -> str:
-    """The narrower type through which the wanted rows went; "" where that is not what happened."""
+    """Return the narrower type to which the right rows were rounded, or "" for other errors."""
     for kind in ("float32", "bfloat16", "float16"):
         if names(piece, full.to(getattr(torch, kind)).to(full.dtype)) == wanted:
             return kind
@@ -245,7 +248,7 @@ def _rounded(piece: Tensor, full: Tensor, wanted: Rows) -> str:
 
 
 def judge_shard_qkv(answer: Answer, judge: Judge) -> None:
-    """Ask for the pieces of both layouts: head counts that divide, then some that do not."""
+    """Request the pieces of both layouts, first for divisible head counts, then for others."""
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     chance = random.Random(seed)
@@ -269,7 +272,7 @@ def judge_shard_qkv(answer: Answer, judge: Judge) -> None:
             if cases is even or finding.name != "raised":
                 raise
             raise SAYS("uneven heads", text=finding.text) from None
-        for found in chain(*zip_longest(*reports)):  # in the order in which they were asked for
+        for found in chain(*zip_longest(*reports)):  # in the order of the requests
             if found:
                 raise Finding(*found)
 

@@ -1,4 +1,4 @@
-"""The exercises of lesson 06 in the order in which the lesson lists them, a file for each."""
+"""The exercises of lesson 06 in the lesson's order, with a file for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder of `pay_sums`: one attention and a readout, its tokens sharded, ten parameters.
+"""The decoder of `pay_sums`: attention and a readout, with sharded tokens and ten parameters.
 
 The exercise prints `forward` for the learner to read. Lesson 06.
 """
@@ -30,7 +30,7 @@ CUT = {"qkv.weight": 1, "qkv.bias": 1, "out.weight": 1}  # parameter → the dim
 
 
 def forward(x: Tensor, p: dict[str, Tensor], length: int, group: Group) -> Tensor:
-    """This rank's tokens x (b, s/tp, h) of `length` in all to logits of all tokens, (b, s, c)."""
+    """x (b, s/tp, h) of `length` tokens in total → logits of all tokens, (b, s, c)."""
     n, rank = group.size(), group.rank()
     sizes = cut(length, n)
     first = sum(sizes[:rank])
@@ -48,12 +48,12 @@ def forward(x: Tensor, p: dict[str, Tensor], length: int, group: Group) -> Tenso
     partial = torch.einsum("bnsd,hnd->bsh", y, p["out.weight"])  # (b, s, h), a partial sum
     x = x + reduce_scatter(partial, group, 1, sizes) + p["out.bias"]  # (b, s/tp, h)
 
-    every = gather(x, group, 1, sizes, after="replicated")  # (b, s, h): all ranks go on alike
+    every = gather(x, group, 1, sizes, after="replicated")  # (b, s, h): all ranks continue alike
     return every @ p["readout.weight"].t() + p["readout.bias"]  # (b, s, c)
 
 
 def dense(x: Tensor, p: dict[str, Tensor]) -> Tensor:
-    """The decoder in one process, without a message: (b, s, h) to (b, s, c)."""
+    """x (b, s, h) → logits (b, s, c) in one process, without messages."""
     x = x + p["positions"][: x.shape[1]]
     normed = F.layer_norm(x, x.shape[-1:], p["norm.weight"], p["norm.bias"])
     wide = normed @ p["qkv.weight"].flatten(0, 2).t() + p["qkv.bias"].flatten()
@@ -65,5 +65,5 @@ def dense(x: Tensor, p: dict[str, Tensor]) -> Tensor:
 
 
 def own(name: str, whole: Tensor, n: int, rank: int) -> Tensor:
-    """What this rank holds of a parameter."""
+    """Return this rank's part of a parameter."""
     return whole.split(heads(HEADS, n), CUT[name])[rank] if name in CUT else whole

@@ -1,7 +1,7 @@
-"""Blocks with sharded tokens beside one process, forty steps of a loss, groups of other sizes.
+"""Comparisons of sharded-token blocks with one process, forty training steps, and other groups.
 
-The lesson makes the two variants; this file holds them against a dense block, step by step, and
-runs them on a group that the lesson's own ranks do not form. Lesson 06.
+The lesson builds the two variants. This file compares them with a dense block, step by step, and
+runs them on groups of sizes that the lesson's ranks do not form. Lesson 06.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Lay = Callable[[Block, str, int], Block]  # shards a dense block by a plan, for 
 
 
 def parts_of(block: Block) -> dict[str, nn.Module]:
-    """The parts of a block in the order in which they first run, named for `schedule`."""
+    """Return the parts of a block in the order of their first run, named for `schedule`."""
     return lesson_05.parts_of(block, "dropout")
 
 
 def hold_against_dense(lay: Lay, config: Config, plan: str, length: int, mesh: DeviceMesh) -> int:
-    """Three steps of a sharded block beside the dense one: outputs, dX, every gradient, and the
-    weights at the end. Returns how many gradients were compared."""
+    """Train a sharded block and the dense block for three steps; compare outputs, dX, every
+    gradient and the final weights. Return the number of gradients compared."""
     group = mesh.get_group("tp")
     sizes, rank = cut(length, group.size()), group.rank()
     dense = random_block(config, 7, mesh.device_type)
@@ -49,12 +49,12 @@ def hold_against_dense(lay: Lay, config: Config, plan: str, length: int, mesh: D
 
 
 def forty_steps(block: Block, group: Group, length: int = 8) -> list[float]:
-    """The losses of this rank's tokens, each in the size of a mean over all tokens."""
+    """Return the losses of this rank's tokens, each scaled as a mean over all tokens."""
     return lesson_05.steps_of_adam(block, length=length, group=group)
 
 
 class Counted(NamedTuple):
-    """Of one forward and backward: bytes for tokens, bytes for parameters' sums, bytes kept."""
+    """A forward and backward pass's bytes: sent for tokens, sent for parameter sums, and kept."""
 
     moves: float
     sums: float
@@ -64,7 +64,7 @@ class Counted(NamedTuple):
 def sent_and_kept(
     config: Config, plan: str, shape: tuple[int, int], group: Group, device: torch.device
 ) -> Counted:
-    """A block on this group, once forward and backward, under ledger and meter."""
+    """Run one forward and backward pass of a block on this group, under ledger and meter."""
     torch.manual_seed(6)
     block = Block(config).to(device)
     shard_attention(block.attention, group)

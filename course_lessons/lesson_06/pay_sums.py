@@ -1,4 +1,4 @@
-"""`pay_sums` of lesson 06: of ten gradients those that are partial sums, in one message."""
+"""`pay_sums` of lesson 06: one all-reduce of the partial sums among ten gradients."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from course_lib.ledger import forms
 
 STEPS, RATE, BATCH = 3, 0.002, 8
 SAYS = Page(__file__, "pay_sums")
-ASK = {  # the partial sums, and what to ask where one was left as it was
-    "positions": "a debt left #1",
-    "norm.weight": "a debt left #2",
-    "norm.bias": "a debt left #3",
-    "q_norm.weight": "a debt left #4",
-    "out.bias": "a debt left #5",
+ASK = {  # the partial sums, and the question if one was not summed
+    "positions": "partial sum left #1",
+    "norm.weight": "partial sum left #2",
+    "norm.bias": "partial sum left #3",
+    "q_norm.weight": "partial sum left #4",
+    "out.bias": "partial sum left #5",
 }
 Tensors = dict[str, Tensor]
 
 
 def numbers(length: int, seed: int) -> tuple[Tensors, Tensor, Tensor]:
-    """Parameters, inputs and the gradients of the logits: the same on all ranks."""
+    """Draw parameters, inputs and the logits' gradients, which are equal on all ranks."""
     made = torch.Generator().manual_seed(seed * 31 + length)
 
     def some(*shape: int) -> Tensor:
@@ -46,7 +46,7 @@ def numbers(length: int, seed: int) -> tuple[Tensors, Tensor, Tensor]:
 
 
 def gradients(parameters: Tensors, logits: Callable, pull: Tensor) -> Tensors:
-    """Of each parameter, where `logits(leaves)` gets `pull` from behind."""
+    """Return the gradient of each parameter if `logits(leaves)` receives `pull`."""
     leaves = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
     logits(leaves).backward(pull)
     return {name: leaf.grad for name, leaf in leaves.items()}
@@ -57,12 +57,13 @@ def step(parameters: Tensors, grads: Tensors) -> Tensors:
 
 
 def run(function: Callable, group: Group, length: int, seed: int) -> dict:
-    """Three steps of `function(gradients, group)`: what went in and came back, the first on top."""
+    """Run three steps of `function(gradients, group)`; report inputs and outputs, the first step's
+    at the top level."""
     n, rank = group.size(), group.rank()
     whole, xs, pulls = numbers(length, seed)
     mine = {name: decoder.own(name, p, n, rank) for name, p in whole.items()}
     steps: list[dict] = []
-    earlier: list[tuple[Tensor, Tensor]] = []  # what came back, and its elements at that time
+    earlier: list[tuple[Tensor, Tensor]] = []  # an earlier result, and its elements at that time
     for x, pull in zip(xs, pulls, strict=True):
         own = x.split(cut(length, n), 1)[rank]
         part = gradients(mine, lambda p, x=own: decoder.forward(x, p, length, group), pull)
@@ -90,7 +91,7 @@ def run(function: Callable, group: Group, length: int, seed: int) -> dict:
 
 
 def _problem(out: object, part: Tensors, given: Tensors) -> tuple[str, str]:
-    """Why these are not the ten gradients, as an entry or "", and of which parameter."""
+    """Return ("", "") for ten valid gradients, or otherwise an entry and a parameter's name."""
     if not isinstance(out, Mapping):
         return "not a dictionary", ""
     for name, g in part.items():
@@ -104,7 +105,7 @@ def _problem(out: object, part: Tensors, given: Tensors) -> tuple[str, str]:
 
 
 def judge_pay(answer: Answer, judge: Judge) -> None:
-    """Three steps on three ranks and on two, with lengths that do not divide."""
+    """Try three steps on three ranks and on two ranks, with lengths that do not divide evenly."""
     judge.take(answer, __name__)
     seed, trials = looking.fresh_seed(), []
     for members, length in ((THREE, 7), (TWO, 5), (THREE, 2)):
@@ -121,10 +122,10 @@ def judge_pay(answer: Answer, judge: Judge) -> None:
     owed = ITEM * sum(prod(decoder.SHAPES[name]) for name in ASK)
     for reports, when in trials:
         fair = forms.all_reduce(len(reports), owed)
-        looks = {  # one all-reduce, and no element in it that needs no sum
-            "another message": lambda r: set(r["ops"]) != {"all_reduce"},
+        looks = {  # one all-reduce, and only elements that need a sum
+            "wrong collective": lambda r: set(r["ops"]) != {"all_reduce"},
             "a message for each": lambda r: r["ops"]["all_reduce"] > 1,
-            "more than is owed": lambda r, fair=fair: r["bytes"] > fair + 1e-9,
+            "unneeded elements sent": lambda r, fair=fair: r["bytes"] > fair + 1e-9,
         }
         SAYS.refuse_each(reports, looks, fair=fair, when=when)
     for reports, when in trials:
@@ -134,12 +135,11 @@ def judge_pay(answer: Answer, judge: Judge) -> None:
                     raise SAYS("one buffer for all calls", call=number + 1, rank=rank, when=when)
                 pairs = [(g, one["right"][name]) for name, g in one.get("back", {}).items()]
                 if not pairs or not all(starmap(near, pairs)):
-                    raise SAYS("another later step", step=number + 1, rank=rank, when=when)
+                    raise SAYS("wrong later step", step=number + 1, rank=rank, when=when)
 
 
 def look_at_gradients(reports: list[dict], when: str) -> None:
-    """Name what was done to the first gradient that is not right; to those that are cut, nothing
-    should be."""
+    """Name the error in the first wrong gradient; sharded gradients must not change."""
     n = len(reports)
     back, part, right = (
         {name: [report[what][name] for report in reports] for name in decoder.SHAPES}
@@ -154,14 +154,14 @@ def look_at_gradients(reports: list[dict], when: str) -> None:
         seen, wanted = back[name], right[name]
         far = [float((a - b).norm() / b.norm()) for a, b in zip(seen, wanted, strict=True)]
         rank = far.index(max(far))
-        off = f"On rank {rank} it is off by {far[rank]:.1%} of its size, {when}."
+        off = f"On rank {rank} it differs from the dense gradient by {far[rank]:.1%}, {when}."
         fine = [r for r in range(n) if alike(seen[r], wanted[r])]
         alone, times = all_alike(seen, part[name]), all_alike(seen, [n * g for g in wanted])
         holds = {
-            "summed what is cut": name in decoder.CUT,
+            "changed a sharded gradient": name in decoder.CUT,
             "on one rank only": len(fine) == 1,
             "mean": all_alike(seen, [g / n for g in wanted]),
-            "summed what was whole": times and name not in ASK,
+            "summed a complete gradient": times and name not in ASK,
             "nothing summed": alone and all(all_alike(back[owed], part[owed]) for owed in ASK),
             ASK.get(name, ""): alone and name in ASK,
             "summed twice": times,

@@ -32,7 +32,7 @@ def half(x: Tensor, weight: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> T
 
 
 def tokens(s: int, n: int) -> list[int]:
-    """How many each rank has: not as `cut` has it, where they differ."""
+    """Return each rank's number of tokens; uneven counts are in a different order than `cut`."""
     first, *others = cut(s, n)
     return [*others, first]
 
@@ -43,14 +43,14 @@ LAYER = Layer(
     grows={"s": 1},
     shares={"s": tokens},
     also=lambda sizes, n: (tokens(sizes["s"], n),),
-    # So small a first token that the norm's 1e-5 is seen.
+    # The first token is small enough for the norm's 1e-5 to have an effect.
     drawn=lambda name, t: torch.cat((t[:, :1] / 100, t[:, 1:]), 1) if name == "x" else t,
     counts_wide=True,
 )
 
 
 def outputs(c: Seen) -> Iterator[tuple[str, list[Tensor]]]:
-    """What each wrong idea about the forward gives."""
+    """Yield the output of each wrong idea about the forward pass."""
     n, (x, weight, up, down, bias) = c.n, c.inputs
     whole, normed = c.steps[0][0], norm(x, weight)
 
@@ -58,7 +58,7 @@ def outputs(c: Seen) -> Iterator[tuple[str, list[Tensor]]]:
         return x + bend(normed @ up.t()) @ down.t() + bias
 
     mine = [(c.part("x", x, r), c.part("x", normed, r), *c.shards(r)[2:4]) for r in c.ranks]
-    yield "own columns alone", [x + F.gelu(z @ a.t()) @ b.t() + bias for x, z, a, b in mine]
+    yield "only own columns", [x + F.gelu(z @ a.t()) @ b.t() + bias for x, z, a, b in mine]
     ideas = {
         "bias n times": whole + (n - 1) * bias,
         "bias left out": whole - bias,
@@ -67,26 +67,26 @@ def outputs(c: Seen) -> Iterator[tuple[str, list[Tensor]]]:
         "mean": x + (whole - x - bias) / n + bias,
         "norm left out": block(x),
         "weight left out": block(normed / weight),
-        "another norm": block(F.layer_norm(x, x.shape[-1:], weight, None, EPSILON)),
+        "a different norm": block(F.layer_norm(x, x.shape[-1:], weight, None, EPSILON)),
         "activation left out": block(normed, lambda wide: wide),
         "GELU by tanh": block(normed, lambda wide: F.gelu(wide, approximate="tanh")),
         "activation after the sum": x + F.gelu(normed @ up.t() @ down.t()) + bias,
         "residual normed": whole - x + normed,
     }
     others = (0, 1e-8, 1e-6, 1e-4, torch.finfo(x.dtype).eps)
-    epsilons = [("another epsilon", block(norm(x, weight, other))) for other in others]
+    epsilons = [("wrong epsilon", block(norm(x, weight, other))) for other in others]
     for entry, given in (*ideas.items(), *epsilons):
         yield entry, c.cut("y", given)
 
 
 def through(c: Seen, rank: int) -> Tensor:
-    """The part of the norm's output's gradient that comes back by this rank's columns."""
+    """Return the part of the norm output's gradient from this rank's columns."""
     normed, (up, down) = norm(*c.inputs[:2]).requires_grad_(), c.shards(rank)[2:4]
     return torch.autograd.grad(F.gelu(normed @ up.t()) @ down.t(), normed, c.dy)[0]
 
 
 def split_not_summed(c: Seen, name: str) -> list[Tensor]:
-    """x's gradient after the other backward of a gather."""
+    """Return x's gradient if the gather's backward pass splits instead of summing."""
     given = []
     for rank in c.ranks:
         leaf = c.shards(rank)[0].clone().requires_grad_()
@@ -100,7 +100,7 @@ def without_residual(c: Seen, name: str) -> list[Tensor]:
 
 
 def of_own_tokens(c: Seen, name: str) -> list[Tensor]:
-    """The gradient of weight or bias from each rank's own tokens."""
+    """Return the gradient of weight or bias that comes only from each rank's own tokens."""
     terms = c.dy
     if name == "weight":
         terms = sum(through(c, rank) for rank in c.ranks) * norm(*c.inputs[:2]) / c.inputs[1]
@@ -112,7 +112,7 @@ def times(factor: Callable[[int], float]) -> Gives:
 
 
 def most(c: Seen, rank: int, back: Mapping[str, int]) -> tuple[float, float]:
-    """A move carries tokens as wide as x; the sums carry weight and bias."""
+    """Return the budget: a move carries tokens as wide as x, and sums carry weight and bias."""
     b, s, h = (c.sizes[dim] for dim in "bsh")
     row, own = b * h * ITEM, tokens(s, c.n)[rank]
     gather, scatter = (c.n - 1) * own * row, (s - own) * row
@@ -140,12 +140,12 @@ SEQUENCE_MLP = Exercise(
         ),
         outputs=outputs,
         gradients=(
-            ("no way back", "up", lambda c, name: [None] * c.n),
-            ("no way back", "down", lambda c, name: [None] * c.n),
+            ("no gradient", "up", lambda c, name: [None] * c.n),
+            ("no gradient", "down", lambda c, name: [None] * c.n),
             ("the other backward of a gather", "x", split_not_summed),
             ("no way back by the residual", "x", without_residual),
-            ("a copy's debt", "weight", of_own_tokens),
-            ("a copy's debt", "bias", of_own_tokens),
+            ("replicated gradient not summed", "weight", of_own_tokens),
+            ("replicated gradient not summed", "bias", of_own_tokens),
             ("n times", "", times(lambda n: n)),
             ("divided by n", "", times(lambda n: 1 / n)),
         ),
@@ -155,7 +155,7 @@ SEQUENCE_MLP = Exercise(
             beside={"all_reduce": 2},
             most=most,
             wirings=(
-                ("all-reduce, then cut", lambda to, _: {*to} & SUMS == {"all_reduce"}),
+                ("all-reduce, then split", lambda to, _: {*to} & SUMS == {"all_reduce"}),
                 ("gathered twice", lambda to, _: to.get("all_gather", 0) > 1),
                 (
                     "scattered twice",
@@ -165,7 +165,7 @@ SEQUENCE_MLP = Exercise(
         ),
         means={"sequences": "b", "tokens": "s", "elements of a token": "h"},
         whole="all tokens",
-        named={"two at once": "another second step"},
+        named={"several calls at once": "wrong second step"},
         kept="all tokens kept",
     ).judge,
     **SAYS.about,

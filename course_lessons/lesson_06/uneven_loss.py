@@ -1,4 +1,4 @@
-"""`uneven_loss` of lesson 06: positions and a mean over pieces of several lengths, one empty."""
+"""`uneven_loss` of lesson 06: positions and a mean over pieces of unequal lengths."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LAYER = Layer(
 
 
 def sizes(s: int, b: int = 4) -> dict[str, int]:
-    """The table is longer than the sequence, and than n times the longest piece of it."""
+    """Return sizes with a table longer than the sequence and than n times its longest piece."""
     return {"b": b, "s": s, "h": 10, "longest": 11}
 
 
 def sums(c: Seen, starts: Sequence[int]) -> list[float]:
-    """Of the errors of each rank's tokens, where its first one is taken to stand at its start."""
+    """Sum the errors of each rank's tokens if their positions begin at the rank's start."""
     found = []
     for rank, start in enumerate(starts):
         x, table, target = c.shards(rank)
@@ -49,7 +49,7 @@ def sums(c: Seen, starts: Sequence[int]) -> list[float]:
 
 
 def losses(c: Seen) -> Iterator[tuple[str, list]]:
-    """What wrong ideas about the value give on every rank."""
+    """Yield the values of wrong ideas on every rank."""
     n, s, each = c.n, c.sizes["s"], c.sizes["b"] * c.sizes["h"]
     tokens, count = cut(s, n), s * each
     outs = [report["out"] for report in c.reports]
@@ -75,15 +75,15 @@ def losses(c: Seen) -> Iterator[tuple[str, list]]:
         ("from 0 everywhere", [0] * n),
         ("places as if it divided", [r * tokens[r] for r in c.ranks]),
         ("places as if it divided", [r * (s // n) for r in c.ranks]),
-        ("balanced for cut", [r * (s // n) + min(r, s % n) for r in c.ranks]),
-        ("the table cut", [span(c.sizes["longest"], n, r)[0] for r in c.ranks]),
+        ("even spread assumed", [r * (s // n) + min(r, s % n) for r in c.ranks]),
+        ("table sharded", [span(c.sizes["longest"], n, r)[0] for r in c.ranks]),
     ):
         if starts != right:
             yield entry, [sum(sums(c, starts)) / count] * n
 
 
 def of_own_tokens(c: Seen, name: str) -> list[Tensor]:
-    """The table's gradient from each rank's own tokens."""
+    """Return the table's gradient that comes only from each rank's own tokens."""
     found, start = [], 0
     for part in c.gradients("x"):
         found.append(torch.zeros_like(c.inputs[1]))
@@ -93,7 +93,7 @@ def of_own_tokens(c: Seen, name: str) -> list[Tensor]:
 
 
 def look_at_traffic(c: Seen) -> None:
-    """One small message forward, one sum of the table backward."""
+    """Check that there is one small message forward and one sum of the table backward."""
     two = forms.all_reduce(c.n, 2 * ITEM)
     table = forms.all_reduce(c.n, c.sizes["longest"] * c.sizes["h"] * ITEM)
     for rank, report in enumerate(c.reports):
@@ -121,7 +121,7 @@ UNEVEN_LOSS = Exercise(
         gradients=(
             ("n times the gradient", "x", times(lambda n: n)),
             ("gradient divided by n", "x", times(lambda n: 1 / n)),
-            ("the table's debt", "table", of_own_tokens),
+            ("table gradient not summed", "table", of_own_tokens),
             ("the table's mean", "table", times(lambda n: 1 / n)),
             ("wrong table #1", "table", times(lambda n: n)),
         ),
@@ -131,7 +131,7 @@ UNEVEN_LOSS = Exercise(
             "wrong shape": "not a loss",
             "wrong output": "wrong loss",
             "wrong gradient of table": "wrong table #2",
-            "two at once": "another second step",
+            "several calls at once": "wrong second step",
         },
         outside="the backward",
     ).judge,

@@ -1,6 +1,6 @@
-"""The exercises of lesson 07 in the order in which the lesson lists them.
+"""The exercises of lesson 07 in the lesson's order.
 
-Five are functions that run on the judge's ranks, the last is a question answered with numbers.
+Five are functions that run on the judge's ranks; the last exercise is a question about numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A tied model with one weight between its two ends, dense and sharded, and its batches.
+"""A model with tied weights, dense and sharded, and batches to train it.
 
-Both ends are the lesson's: the lookup, the head and the loss. This file has what is needed to hold
-them against one process over several steps, and on groups of other sizes. Lesson 07.
+The lesson writes the lookup, the head and the loss. This file compares them with one process over
+several steps and on groups of other sizes. Lesson 07.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from course_lib.layout import span
 from course_lib.ledger import ledger
 from course_lib.memory import peak
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
-from course_lib.tensor_parallel.embedding import (
-    VocabularyParallelEmbedding,
-    VocabularyParallelHead,
-)
+from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding, VocabularyParallelHead
 
 VOCABULARY, HIDDEN = 53, 12
 Loss = Callable[..., Tensor]
@@ -42,7 +39,7 @@ class Dense(nn.Module):
 
 
 class Sharded(nn.Module):
-    """The same, its table sharded over a group: (b, s) ids -> (b, s, v/tp) local logits."""
+    """The same model with a sharded table: (b, s) ids -> (b, s, v/tp) local logits."""
 
     def __init__(self, dense: Dense, group: Group, multiple_of: int = 1):
         super().__init__()
@@ -62,15 +59,15 @@ class Sharded(nn.Module):
 
 
 def dense_model(device: torch.device) -> Dense:
-    """In float64, the same on every rank."""
+    """Return a float64 model, which is equal on every rank."""
     torch.manual_seed(10)
     return Dense().double().to(device)
 
 
 def batch(step: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids and targets (4, 11); two of the sequences are shorter and padded, with targets of -100.
+    """Return ids and targets (4, 11); two sequences are shorter and padded, with targets of -100.
 
-    Each entry is always followed by the same other one, so there is something to learn.
+    Each entry is always followed by the same entry, so the model can learn this order.
     """
     follows = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(11))
     ids = torch.randint(VOCABULARY, (4, 11), generator=torch.Generator().manual_seed(step))
@@ -80,7 +77,7 @@ def batch(step: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def train(model: nn.Module, loss: Loss, steps: int, device: torch.device, **how) -> Tensor:
-    """Steps of SGD with momentum; their losses."""
+    """Train with SGD and momentum; return the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     losses = []
     for step in range(steps):
@@ -92,7 +89,7 @@ def train(model: nn.Module, loss: Loss, steps: int, device: torch.device, **how)
 
 
 class Counted(NamedTuple):
-    """Of one loss and its backward: collectives, bytes sent, the peak, one shard of logits."""
+    """One loss and its backward pass: collectives, bytes sent, peak bytes, logits shard bytes."""
 
     collectives: int
     sent: float
@@ -101,11 +98,11 @@ class Counted(NamedTuple):
 
 
 def sent_and_held(tokens: int, vocabulary: int, group: Group, device: torch.device) -> Counted:
-    """The sharded loss on this group, forward and backward, under ledger and meter."""
+    """Run the sharded loss on this group, forward and backward, under ledger and meter."""
     start, stop = span(vocabulary, group.size(), group.rank())
     drawn = torch.Generator().manual_seed(7)
     targets = torch.randint(vocabulary, (tokens,), generator=drawn).to(device)
-    for _ in range(2):  # the first time, torch loads what it needs
+    for _ in range(2):  # the first time, torch loads code
         logits = torch.randn(tokens, stop - start, device=device).requires_grad_()
         with ledger() as book, peak() as memory:
             cross_entropy(logits, targets, group, vocabulary=vocabulary).backward()

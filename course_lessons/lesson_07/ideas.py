@@ -1,7 +1,7 @@
-"""Wrong ideas about a loss from sharded logits, and what each of them gives on every rank.
+"""Wrong ideas about a loss from sharded logits, with their values on every rank.
 
-They hold for all functions of lesson 07: what is not shared, shared wrongly, or not found. What
-belongs to ignored, padded and smoothed labels alone stands with those exercises.
+They apply to all functions of lesson 07: missing or wrong communication, or a missed target. Ideas
+that concern only ignored, padded or smoothed labels are in `losses.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from course_classroom.judge.looking import Idea, ideas
 from course_classroom.judge.words import Page
 from course_lessons.lesson_07.trial import PLAIN, Case
 
-FILLS = (-1e2, -1e3, -1e4, -65504.0)  # float16's lowest among them
-EDGES = ((0, 1), (1, 0), (1, 1))  # how far the ends of a shard's local indices are off
+FILLS = (-1e2, -1e3, -1e4, -65504.0)  # including float16's lowest value
+EDGES = ((0, 1), (1, 0), (1, 1))  # offsets of the ends of a shard's local indices
 
 SAYS = Page(__file__, "ideas")
 
 
 class Parts:
-    """What each rank knows of a case's first step, and what all know together."""
+    """The values of a case's first step, on each rank and on all ranks together."""
 
     def __init__(self, case: Case):
         plan = self.plan = case.plan
@@ -46,7 +46,7 @@ class Parts:
         self.y_all = sum(self.y_r)
 
     def taken(self, starts: list[int], first: int = 0, more: int = 0, strict: bool = True) -> list:
-        """Each rank's logit of the target, or 0; any other than `strict` never gives 0."""
+        """Return each rank's logit of the target, or 0; never 0 unless `strict`."""
         found = []
         for part, width, start in zip(self.own, self.widths, starts, strict=True):
             local = self.y - start
@@ -57,14 +57,14 @@ class Parts:
         return found
 
     def loss(self, lse: Tensor, y: Tensor, total: Tensor | None = None) -> Tensor:
-        """One loss of each token's log-sum-exp, target's logit and sum of logits."""
+        """Return the loss, given each token's log-sum-exp, target logit and sum of logits."""
         e, total = self.plan.smoothing, self.sum if total is None else total
         losses = lse - (1 - e) * y - (e / self.plan.words * total if e else 0.0)
         losses = torch.where(self.kept, losses, 0.0)
         return losses.sum() / self.kept.sum() if self.plan.mean else losses
 
     def one_hot(self, hit: Callable[[Tensor, int], Tensor] | None = None) -> Tensor:
-        """(t, rows) of ones where `hit(local, width)` says so, in each rank's own columns."""
+        """Return (t, rows) with ones in a rank's columns where `hit(local, width)` holds."""
         hit = hit or (lambda local, width: (local >= 0) & (local < width))
         marks = torch.zeros_like(self.all)
         for width, start in zip(self.widths, self.starts, strict=True):
@@ -75,7 +75,7 @@ class Parts:
         return marks
 
     def over_entries(self, values: Tensor | float) -> Tensor:
-        """(t, rows): values of the real entries, and 0 for padding."""
+        """values of the real entries → (t, rows) with 0 for padding."""
         wide = torch.zeros_like(self.all)
         wide[:, : self.plan.words] = values
         return wide
@@ -88,7 +88,7 @@ class Parts:
 
 
 def of_the_loss(case: Case) -> Iterator[Idea]:
-    """Wrong losses."""
+    """Yield the wrong losses of all ideas, with their values on every rank."""
     p, n, right = Parts(case), case.n, case.steps[0][0]
 
     def same(lse: Tensor, y: Tensor = p.y_all) -> list[Tensor]:
@@ -108,8 +108,8 @@ def of_the_loss(case: Case) -> Iterator[Idea]:
         ("largest not put back", same(p.lse - p.m)),
         ("one largest logit for all tokens", same((p.real - top).exp().sum(-1).log() + top)),
         *(("logits cut off", same(*cut_off(low))) for low in FILLS if p.plan.kind != PLAIN),
-        ("another logarithm", same((p.lse - p.m) / math.log(2) + p.m)),
-        ("a word on every rank #1", same(p.lse, sum(p.taken(p.starts, strict=False)))),
+        ("wrong logarithm", same((p.lse - p.m) / math.log(2) + p.m)),
+        ("target counted on every rank #1", same(p.lse, sum(p.taken(p.starts, strict=False)))),
         ("start left out", same(p.lse, sum(p.taken(counted)))),
         *(("the edge of a shard", same(p.lse, sum(p.taken(p.starts, *off)))) for off in EDGES),
         *([("sum for mean", [right * p.kept.sum()] * n)] if p.plan.mean else []),
@@ -121,7 +121,7 @@ def of_the_loss(case: Case) -> Iterator[Idea]:
 
 
 def of_the_gradient(case: Case) -> Iterator[Idea]:
-    """Wrong gradients beside a right loss."""
+    """Yield the wrong gradients of all ideas, for a right loss."""
     p, n, e = Parts(case), case.n, case.plan.smoothing
     soft, hot = p.over_entries(p.real.softmax(-1)), (1 - e) * p.one_hot()
     u = p.over_entries(e / p.plan.words)
@@ -135,7 +135,7 @@ def of_the_gradient(case: Case) -> Iterator[Idea]:
         ("no one-hot", p.weighed(soft - u)),
         ("softmax of one rank", p.weighed(p.over_entries(alone) - hot - u)),
         ("softmax below different logits", p.weighed(p.over_entries(low) - hot - u)),
-        ("a word on every rank #2", p.weighed(soft - every - u)),
+        ("target counted on every rank #2", p.weighed(soft - every - u)),
         *(("the edge of a shard", p.weighed(soft - (1 - e) * marks - u)) for marks in odd),
         ("half of it scaled", p.split((soft - u) * dy - hot)),
         ("half of it scaled", p.split(soft - u - hot * dy)),

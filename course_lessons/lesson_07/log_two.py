@@ -1,7 +1,7 @@
-"""`log_two` of lesson 07: gathered logits handed to the sharded loss, in numbers.
+"""`log_two` of lesson 07: the losses if gathered logits are passed to the sharded loss.
 
-Every rank then counts every entry: the sum is n times what it should be, the target is found once.
-The right numbers follow from that, and each wrong idea from another count.
+Every rank then counts every entry, so the sum is n times too large, but the target is found once.
+The right numbers follow from that, and each wrong idea from a different count.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SAYS = Page(__file__, "log_two")
 
 
 def _losses(ln=log, start: float = 2 * WORDS, more: float = 2, eight: float = 8) -> dict:
-    """Count losses that are a logarithm of so many entries, and so many times too high in it."""
+    """Return losses that are, or are too high by, logarithms of these numbers of entries."""
     return {START: ln(start), THEN: LATER + ln(more), EIGHT: ln(eight), PADDING: ln(PADDED / WORDS)}
 
 
 RIGHT = {**_losses(), ADDS_UP: 1 / 2, DENSE: P - 1, RANK_0: P / 2 - 1, RANK_1: P / 2}
 _IDEAS = (
-    ("another logarithm #1", _losses(log2)),
-    ("another logarithm #2", _losses(log10)),
+    ("wrong logarithm #1", _losses(log2)),
+    ("wrong logarithm #2", _losses(log10)),
     ("the loss times n", {START: 2 * log(WORDS), THEN: 2 * LATER, EIGHT: 8}),
     ("nothing changes", {START: log(WORDS), THEN: LATER, EIGHT: 0.0, ADDS_UP: 1.0, RANK_0: P - 1}),
-    ("fewer words", {START: log(WORDS / 2), THEN: LATER - log(2), EIGHT: -log(8)}),
-    ("another number of ranks #1", {EIGHT: log(2)}),
-    ("another number of ranks #2", {EIGHT: log(7)}),
-    *(("another number of ranks #3", {EIGHT: many * log(2)}) for many in (4, 7, 8)),
+    ("one rank's entries", {START: log(WORDS / 2), THEN: LATER - log(2), EIGHT: -log(8)}),
+    ("wrong number of ranks #1", {EIGHT: log(2)}),
+    ("wrong number of ranks #2", {EIGHT: log(7)}),
+    *(("wrong number of ranks #3", {EIGHT: many * log(2)}) for many in (4, 7, 8)),
     ("the loss itself", {EIGHT: log(8 * WORDS), PADDING: log(PADDED)}),
     ("shrinks with the loss", {THEN: LATER * log(2 * WORDS) / log(WORDS)}),
     ("the ratio itself #1", {THEN: LATER + 2, EIGHT: 8.0, PADDING: PADDED / WORDS}),

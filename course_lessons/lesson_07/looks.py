@@ -1,7 +1,7 @@
-"""How each answer of lesson 07 is looked at: shape, loss, gradient, traffic, memory, later steps.
+"""Looks at each answer of lesson 07: shape, loss, gradient, traffic, memory and later steps.
 
-A wrong loss or gradient is held against what each wrong idea gives on every rank; the ideas are
-computed from the trial's own numbers, never guessed.
+A wrong loss or gradient is compared with the values of each wrong idea on every rank. These values
+are computed from the trial's own numbers, never guessed.
 """
 
 from __future__ import annotations
@@ -18,31 +18,22 @@ from course_classroom.judge.judge import Judge, on, refuse_none
 from course_classroom.judge.looking import ITEM, Idea, Looks, alike, all_near, near
 from course_classroom.judge.words import Look, Page, Words
 from course_lessons.lesson_07 import trial
-from course_lessons.lesson_07.trial import (
-    APART,
-    FAR,
-    LOW,
-    PLAIN,
-    SILENT,
-    TOKENS,
-    Case,
-    Plan,
-)
+from course_lessons.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, TOKENS, Case, Plan
 from course_lib.ledger import forms
 
 WHERE = {
     PLAIN: "",
-    FAR: ", with logits of 10,000 and, every other token, of -10,000",
+    FAR: ", with logits of 10,000 and, for every other token, of -10,000",
     LOW: ", with logits of -100,000 for every other token",
-    APART: ", where one rank's logits are far above all others'",
+    APART: ", where one rank's logits are far above all others",
     SILENT: ", where all of one rank's logits are -inf, and some tokens' about -100,000",
 }
-KEPT = 9  # numbers a token that may be kept beside a shard of logits
+KEPT = 9  # elements per token that may be kept in addition to a shard of logits
 SAYS, TWO_SAYS = Page(__file__, "looks"), Page(__file__, "two_collectives")
 Ideas = Callable[[Case], Iterable[Idea]]
 Cases = Sequence[tuple[list[int], Mapping]]  # ranks, and fields of a plan
-SIZES = (19, 23, 25, 29, 31)  # of a vocabulary: no shards of it are equal
-WIDER = 210  # entries more, where a shard is to be far wider than a few numbers a token
+SIZES = (19, 23, 25, 29, 31)  # of a vocabulary: no two shards are equal
+WIDER = 210  # additional entries that make a shard far wider than a few elements per token
 
 
 class Trial(NamedTuple):
@@ -51,7 +42,7 @@ class Trial(NamedTuple):
     when: str
 
     def right(self, which: int) -> list[Tensor]:
-        """What each rank should have at the first step: its loss, 0, or its gradient, 1."""
+        """Return each rank's right result in the first step: its loss (0) or its gradient (1)."""
         return [self.of(rank, 0)[which] for rank in range(self.case.n)]
 
     def of(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -62,13 +53,13 @@ class Trial(NamedTuple):
         says.refuse_each(self.reports, looks, when=self.when, **about)
 
     def budget(self, numbers: int) -> float:
-        """Bytes of a sum of so many numbers a token."""
+        """Return the bytes of an all-reduce of `numbers` elements per token."""
         return numbers * forms.all_reduce(self.case.n, self.case.plan.tokens * ITEM)
 
 
 def tried(answer: Answer, judge: Judge, cases: Cases, extras: tuple | None) -> Iterable[Trial]:
-    """The answer on its cases, each of another size; `extras` are the fields of a plan that it gets
-    besides, None for a function with a history."""
+    """Try the answer on its cases, each with a different size. `extras` are plan fields that it
+    also receives, or None if its losses have an autograd history."""
     judge.take(answer, trial.__name__)
     seed = looking.fresh_seed()
     for number, (members, fields) in enumerate(cases):
@@ -89,7 +80,7 @@ def tried(answer: Answer, judge: Judge, cases: Cases, extras: tuple | None) -> I
 def judged(
     cases: Cases, extras: tuple, numbers: int, losses: Ideas, gradients: Ideas
 ) -> Callable[[Answer, Judge], None]:
-    """The judge of a loss and a gradient by hand, for so many numbers a token."""
+    """Return the judge of a manual loss and gradient that may sum `numbers` elements per token."""
     looks = Looks(
         returned=look_at_pair,
         unchanged=look_at_inputs,
@@ -103,13 +94,13 @@ def judged(
 
 
 def look_at_pair(one: Trial) -> None:
-    """A Finding where the pair is not one number and a gradient shaped like the logits."""
+    """Raise a Finding if the pair is not one number and a gradient shaped like the logits."""
     refuse_none(one.reports, one.when, "a loss and a gradient")
     every = [one.case.plan.tokens, one.case.plan.rows]
     looks = {
         "not a pair": lambda r: not r["pair"],
         "no single loss": lambda r: r["loss"] is None,
-        "gradient of all words": lambda r: r["gradient"] is None and r["shape"] == every,
+        "gradient of all entries": lambda r: r["gradient"] is None and r["shape"] == every,
         "wrong shape": lambda r: r["gradient"] is None,
     }
     one.refuse(looks)
@@ -120,17 +111,17 @@ def look_at_inputs(one: Trial) -> None:
 
 
 def look_at_loss(one: Trial, ideas: Ideas) -> None:
-    """A Finding where some rank's loss is not that of one process."""
+    """Raise a Finding if some rank's loss differs from the loss of one process."""
     found, right = [report["loss"] for report in one.reports], one.right(0)
     if all_near(found, right) or all(
         report.get("narrow") and torch.equal(report["loss"].float(), loss.float())
-        for report, loss in zip(one.reports, right, strict=True)  # float32 at the end, as for a log
+        for report, loss in zip(one.reports, right, strict=True)  # float32 at the end is right too
     ):
         return
     _look_for_ideas(one, found, right, ideas, "loss")
     both = ""
     if right[0].dim() == 0:  # one number, not one for each token
-        both = f": wanted is {float(right[0]):.6g}, and there is {float(found[0]):.6g}"
+        both = f": expected {float(right[0]):.6g}, but got {float(found[0]):.6g}"
     disagree = any(not alike(loss, found[0]) for loss in found)
     SAYS.refuse({"ranks disagree": disagree, "wrong loss": True}, when=one.when, both=both)
 
@@ -143,8 +134,8 @@ def look_at_gradient(one: Trial, ideas: Ideas) -> None:
 
 
 def _look_for_ideas(one: Trial, found: list, right: list, ideas: Ideas, what: str) -> None:
-    """A Finding where an idea, or something not finite, or what any exercise may meet explains."""
-    head = "The loss is right, its gradient is not. " if what == "gradient" else ""
+    """Raise a Finding for an idea, for non-finite values, or for a general mistake."""
+    head = "The loss is correct, but its gradient is wrong. " if what == "gradient" else ""
     looking.refuse_idea(found, ideas(one.case), one.when, head)
     if not all(bool(values.isfinite().all()) for values in found):
         _refuse_not_finite(one)
@@ -160,7 +151,7 @@ def _refuse_not_finite(one: Trial) -> None:
         "zero times infinity #3": plan.ignored == "all" and plan.kind == SILENT,
         "nothing over nothing": plan.ignored == "all",
         "zero times infinity #1": plan.padding > 0,
-        "rank without a word": empty,
+        "rank without real entries": empty,
         "overflow": plan.kind in (FAR, LOW, APART),
         "zero times infinity #2": plan.kind == SILENT and fine,
         "no largest logit": plan.kind == SILENT,
@@ -170,14 +161,14 @@ def _refuse_not_finite(one: Trial) -> None:
 
 
 def look_at_traffic(one: Trial, numbers: int) -> None:
-    """So many numbers a token may be summed, and no logits."""
+    """Check that only `numbers` elements per token are summed, and no logits."""
     fair, said = one.budget(numbers), {3: "three", 4: "four"}[numbers]
     refuse_logits_on_the_way(one, fair)
     one.refuse({"over budget": lambda r: r["bytes"] > fair}, fair=fair, numbers=said)
 
 
 def refuse_logits_on_the_way(one: Trial, fair: float) -> None:
-    """A Finding where more was sent than is fair, and something was as large as a rank's logits."""
+    """Raise a Finding if the traffic exceeds `fair` and includes data as large as rank's logits."""
 
     def met(report: dict) -> bool:
         own = report["wanted"][0] * report["wanted"][1]
@@ -187,14 +178,14 @@ def refuse_logits_on_the_way(one: Trial, fair: float) -> None:
 
 
 def look_at_largest(one: Trial) -> None:
-    """No tensor may be larger than the largest shard, but for a column or two."""
+    """Check that no tensor is larger than the largest shard plus a column or two."""
     column, (a, z) = one.case.plan.tokens * ITEM, one.case.spans[0]
     shard, most = column * (z - a), column * (z - a + 2)
     one.refuse({"not sharded": lambda r: r["largest"] > most}, shard=shard)
 
 
 def look_at_steps(one: Trial) -> None:
-    """A Finding where a later step goes another way than one process does."""
+    """Raise a Finding if a later step differs from the step of one process."""
     for rank, report in enumerate(one.reports):
         for step, mine in enumerate(report["steps"]):
             loss, gradient = one.of(rank, step)
@@ -205,7 +196,7 @@ def look_at_steps(one: Trial) -> None:
 
 
 def judged_two(cases: Cases, losses: Ideas, gradients: Ideas) -> Callable[[Answer, Judge], None]:
-    """The judge of losses with a history, on shards far wider than a few numbers a token."""
+    """Return the judge of losses with an autograd history, on shards wider than a few elements."""
     looks = Looks(
         returned=_look_at_losses,
         unchanged=look_at_inputs,
@@ -225,12 +216,12 @@ def _look_at_losses(one: Trial) -> None:
 
 
 def _look_at_ways_back(one: Trial, gradients: Ideas) -> None:
-    """There is a way back, it is right, and it can be gone twice."""
-    one.refuse({"no way back": lambda r: r["gradient"] is None}, TWO_SAYS)
+    """Check that the backward pass exists, is right, and can run twice."""
+    one.refuse({"no gradient": lambda r: r["gradient"] is None}, TWO_SAYS)
     look_at_gradient(one, gradients)
     looks = {
         "second backward": lambda r: not near(r["again"], r["gradient"]),
-        "another use in between": lambda r: not near(r["later"], r["gradient"]),
+        "second call in between": lambda r: not near(r["later"], r["gradient"]),
     }
     one.refuse(looks, TWO_SAYS)
 

@@ -1,7 +1,7 @@
-"""The losses of lesson 07: by hand, with ignored, padded and smoothed labels, and with a history.
+"""The losses of lesson 07: by hand, with special labels, and differentiable.
 
-Tried on two and three ranks, on uneven shards, in three steps of training; what belongs to one kind
-of labels alone, cases and wrong ideas, stands here.
+Answers run on two and three ranks, on uneven shards, for three training steps. Cases and wrong
+ideas for ignored, padded and smoothed labels are here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course_lessons.lesson_07.looks import TWO_SAYS, judged, judged_two
 from course_lessons.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, Case
 
 SAYS, SMOOTHED = Page(__file__, "losses"), Page(__file__, "smoothed_loss")
-# On which ranks, and what of a plan is not as usual.
+# Ranks, and the unusual fields of a plan.
 CASES = (
     (THREE, {}),
     (TWO, {}),
@@ -27,7 +27,7 @@ CASES = (
     (TWO, {"kind": APART}),
     (THREE, {"kind": SILENT}),
 )
-# Labels that are ignored: below all entries, an entry's own, beyond all; all but one; all.
+# Ignored labels are below all entries, equal to an entry, or above all; all but one, or all.
 IGNORED_CASES = (
     (THREE, {"ignore": -100, "ignored": "some"}),
     (TWO, {"kind": FAR, "ignore": 4, "ignored": "some"}),
@@ -36,7 +36,7 @@ IGNORED_CASES = (
     (THREE, {"kind": SILENT, "ignore": 99, "ignored": "some"}),
     (TWO, {"kind": SILENT, "ignore": -100, "ignored": "all"}),
 )
-# Padding on one rank, none, on most of three, and far above the entries.
+# Padding on one rank, on none, on most of three, and far above the entries.
 PADDED_CASES = (
     (THREE, {"more": 4}),
     (TWO, {"kind": FAR}),
@@ -53,7 +53,7 @@ SMOOTHED_CASES = (
 
 
 def ignored_losses(case: Case) -> Iterator[Idea]:
-    """What an ignored label is taken for."""
+    """Yield wrong ideas about ignored labels."""
     if case.plan.ignored == "all":
         return
     p, n, t = Parts(case), case.n, case.plan.tokens
@@ -62,10 +62,10 @@ def ignored_losses(case: Case) -> Iterator[Idea]:
     own = [p.kept[(p.y >= a) & (p.y < z)].sum() for a, z in case.spans]
     an_entry = 0 <= case.plan.ignore < case.plan.words
     found = [
-        *(("taken for another rank's word", [(total + strange) / k] * n) for k in (count, t)),
+        *(("target assumed on a different rank", [(total + strange) / k] * n) for k in (count, t)),
         *([("only a negative label", [(p.lse - p.y_all).sum() / t] * n)] if an_entry else []),
         ("mean over all tokens", [total / t] * n),
-        *([("another number of tokens", [total / 2] * n)] if count == 1 else []),
+        *([("wrong token count", [total / 2] * n)] if count == 1 else []),
         ("counted on one rank", [total / many for many in own]),
         ("counted on every rank", [total / count / n] * n),
     ]
@@ -95,7 +95,7 @@ def padded_losses(case: Case) -> Iterator[Idea]:
 
 
 def _with_padding(p: Parts) -> Iterator[tuple[str, Tensor]]:
-    """Wrong ideas of which rows take part, each with its log-sum-exp."""
+    """Yield wrong ideas about the rows that are included, each with its log-sum-exp."""
     v, last = p.plan.words, p.case.spans[-1][0]
     zeros = torch.zeros(p.plan.tokens, p.plan.rows - v, dtype=torch.float64)
     sliced = [p.all[:, a:z][:, : v - a] for a, z in p.case.spans]
@@ -104,7 +104,7 @@ def _with_padding(p: Parts) -> Iterator[tuple[str, Tensor]]:
         ("zero is a logit", torch.cat((p.real, zeros), -1)),
         *(("padding not low enough", torch.cat((p.real, zeros + fill), -1)) for fill in FILLS),
         *(("the border of the padding", p.all[:, :end]) for end in (v - 1, v + 1)),
-        ("padding on the last rank alone", p.all[:, : max(last, v)]),
+        ("only the last rank's padding", p.all[:, : max(last, v)]),
         ("a slice from the end", torch.cat(sliced, -1)),
     ]
     for entry, logits in parts:
@@ -128,24 +128,24 @@ def smoothed_losses(case: Case) -> Iterator[Idea]:
 
 
 def _with_shares(p: Parts) -> Iterator[tuple[str, list[Tensor]]]:
-    """Wrong shares of the label and wrong sums of logits, with the loss on each rank."""
+    """Yield wrong shares of the label and wrong sums of logits, with each rank's loss."""
     n, e, v = p.n, p.plan.smoothing, p.plan.words
     every, own = ([p.sum] * n, [v] * n), (p.sum_r, p.widths)
     others = ([p.sum - p.y_all] * n, [v - 1] * n)
     means = ([sum(s / w for s, w in zip(p.sum_r, p.widths, strict=True))] * n, [n] * n)
     near_by = [e / w for w in p.widths]
-    table = [  # the target's share, and of a sum over so many entries another's
+    table = [  # the target's share, and the share of each entry in the sum
         ("no smoothing", 1, [0.0] * n, every),
         ("sum of logits not shared", 1 - e, [e / v] * n, own),
-        ("share of one rank's words #1", 1 - e, near_by, own),
-        ("share of one rank's words #1", 1 - e, near_by, every),
-        ("share of one rank's words #2", 1 - e, [share / n for share in near_by], every),
-        ("share of one rank's words #3", 1 - e, [e] * n, means),
-        ("share of one rank's words #3", 1 - e, [e / n] * n, means),
-        ("other words only", 1 - e, [e / (v - 1)] * n, others),
-        ("over one entry less", 1 - e, [e / (v - 1)] * n, every),
+        ("share of one rank's entries #1", 1 - e, near_by, own),
+        ("share of one rank's entries #1", 1 - e, near_by, every),
+        ("share of one rank's entries #2", 1 - e, [share / n for share in near_by], every),
+        ("share of one rank's entries #3", 1 - e, [e] * n, means),
+        ("share of one rank's entries #3", 1 - e, [e / n] * n, means),
+        ("other entries only", 1 - e, [e / (v - 1)] * n, others),
+        ("ε over v − 1", 1 - e, [e / (v - 1)] * n, every),
         ("no share for the target", 1 - e, [e / v] * n, others),
-        ("the shares turned round", e, [(1 - e) / v] * n, every),
+        ("shares swapped", e, [(1 - e) / v] * n, every),
         ("target in full", 1, [e / v] * n, every),
         *(("factor of the sum", 1 - e, [share] * n, every) for share in (e, 1 / v, 1.0)),
         ("sign of the uniform part", 1 - e, [-e / v] * n, every),
@@ -154,15 +154,15 @@ def _with_shares(p: Parts) -> Iterator[tuple[str, list[Tensor]]]:
         for gives in _ways(p, target, shares, *sums):
             yield entry, gives
     short = (1 - e) * (p.lse - p.y_all) - e / v * p.sum
-    yield "log-sum-exp of the target alone", [short.mean()] * n
+    yield "only the target's log-sum-exp", [short.mean()] * n
     for sign in (1, -1):
-        yield "sum below another number", [p.loss(p.lse + sign * e * p.m, p.y_all)] * n
+        yield "mixed reference logits", [p.loss(p.lse + sign * e * p.m, p.y_all)] * n
 
 
 def _ways(
     p: Parts, target: float, shares: Sequence, sums: Sequence, counts: Sequence
 ) -> Iterator[list[Tensor]]:
-    """Each rank's loss: of plain logits, of logits relative to the largest, of log-sum-exps."""
+    """Yield each rank's loss, computed from logits, from shifted logits and from log-sum-exps."""
     each = list(zip(shares, sums, counts, strict=True))
     lse, y, m = p.lse, p.y_all, p.m
     yield [(lse - target * y - share * x).mean() for share, x, _ in each]
@@ -180,12 +180,12 @@ def smoothed_gradients(case: Case) -> Iterator[Idea]:
         ("uniform share left out #1", soft - label),
         ("uniform share left out #2", (1 - e) * soft - label),
         ("softmax made smaller", (1 - e) * soft - label - e / v),
-        ("over one entry less", soft - label - e / (v - 1)),
+        ("ε over v − 1", soft - label - e / (v - 1)),
         ("no share for the target", soft - label - e / v * (1 - hot)),
         *(("factor of the sum", soft - label - share) for share in (e, 1 / v)),
         ("target in full", soft - hot - e / v),
-        ("share of one rank's words #1", soft - label - near_by),
-        ("other words only", soft - label - (1 - hot) * e / (v - 1)),
+        ("share of one rank's entries #1", soft - label - near_by),
+        ("other entries only", soft - label - (1 - hot) * e / (v - 1)),
     ]
     if e:
         yield from ideas(SMOOTHED, ((entry, p.weighed(gives)) for entry, gives in found))

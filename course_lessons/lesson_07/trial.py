@@ -1,8 +1,7 @@
-"""One trial of lesson 07's functions: logits, targets, what torch makes of the whole, and the run.
+"""Trials of lesson 07's functions: logits, targets, torch's result for full logits, and the run.
 
-The ranks and the judge make the same numbers from a seed; the judge alone computes with all of
-them. On the ranks a table is trained for three steps by what the answer gives, and noted is what
-came back, what was sent, the largest tensor that was made, and what stayed alive.
+Ranks and judge draw the same numbers from a seed, but only the judge uses all of them. The ranks
+train a table for three steps with the answer's results. Results, traffic and memory are recorded.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from course_lib.ledger import ledger
 from course_lib.memory.lifetimes import StorageWatch
 
 STEPS, RATE, HIDDEN = 3, 0.3, 5
-TOKENS = (18, 30)  # divide by 2 and 3, so that a budget is a whole number; as wide as no shard
+TOKENS = (18, 30)  # divisible by 2 and 3, so a budget is an integer; no shard is as wide
 PLAIN, FAR, LOW, APART, SILENT = "plain", "far", "low", "apart", "silent"
-# What every other token's logits have on top.
+# Added to every other token's logits.
 LIFTED = {FAR: (1e4, -1e4), LOW: (-1e5, 0.0), SILENT: (-1e5, 0.0)}
 
 
 class Plan(NamedTuple):
-    """What a trial is made of; small enough to be sent to a rank as text."""
+    """The parameters of a trial, which are small enough to be sent to a rank as text."""
 
     seed: int
     tokens: int
-    words: int  # real ones
+    words: int  # without the padding
     rows: int  # with the padding
-    kind: str = PLAIN  # where the logits lie
-    ignore: int | None = None  # the label that is ignored
-    ignored: str = ""  # which tokens are: "some", "all" or "but one"
+    kind: str = PLAIN  # the range of the logits
+    ignore: int | None = None  # the ignored label
+    ignored: str = ""  # which tokens are ignored: "some", "all" or "but one"
     smoothing: float = 0.0
-    padding: float = 0.0  # what the padding's logits have on top
-    mean: bool = True  # over the tokens that count; else one loss a token
+    padding: float = 0.0  # added to the padding's logits
+    mean: bool = True  # over the tokens that count; otherwise one loss per token
 
 
 class Case:
-    """The numbers of a plan, cut over n ranks, and the three steps of one process."""
+    """The numbers of a plan, sharded over n ranks, and one process's results in three steps."""
 
     def __init__(self, plan: Plan, n: int):
         self.plan, self.n = plan, n
@@ -64,15 +63,15 @@ class Case:
         self.targets = torch.stack([self._targets(made) for _ in range(STEPS)])  # (steps, t)
         self.kept = self.targets != (-1 if plan.ignore is None else plan.ignore)  # which count
         count = self.kept.sum(1, keepdim=True).clamp(min=1).double()
-        # what the gradient of each token's loss is multiplied by
+        # factor on the gradient of each token's loss
         self.weight = self.kept * (1 / count if plan.mean else self.owed)
         self.without_entries = [r for r, (a, _) in enumerate(self.spans) if a >= plan.words]
 
     def _targets(self, made: torch.Generator) -> Tensor:
-        """Each rank's first and last word among them, in a random order; some ignored."""
+        """Draw targets with each rank's first and last word, in random order; some are ignored."""
         plan = self.plan
         heard = [(a, min(z, plan.words)) for a, z in self.spans if a < plan.words]
-        if plan.kind in (FAR, SILENT):  # the last rank has no target at all
+        if plan.kind in (FAR, SILENT):  # the last rank has no targets
             heard = heard[:-1]
         edges = [word for a, z in heard for word in (a, z - 1)]
         rest = plan.tokens - len(edges)
@@ -86,7 +85,7 @@ class Case:
         return y
 
     def logits(self, step: int, table: Tensor, rank: int | None = None) -> Tensor:
-        """(t, rows), or a rank's own."""
+        """Return the logits (t, rows), or only a rank's shard of them."""
         a, z = (0, self.plan.rows) if rank is None else self.spans[rank]
         high, low = LIFTED.get(self.plan.kind, (0.0, 0.0))
         lift = torch.where(torch.arange(self.plan.tokens) % 2 == 0, high, low).double()
@@ -94,7 +93,7 @@ class Case:
 
     @cached_property
     def steps(self) -> list[tuple[Tensor, Tensor]]:
-        """Of one process: loss and gradient of all logits, (t, rows), at each step."""
+        """Return the loss and the logits' gradient (t, rows) of one process at each step."""
         plan, table, found = self.plan, self.table, []
         for step in range(STEPS):
             leaf = self.logits(step, table).requires_grad_()
@@ -113,7 +112,7 @@ class Case:
 
 
 class Made(StorageWatch):
-    """Notes the memory of every tensor that comes into being: the largest, and what stays."""
+    """A recorder of every new tensor's memory, for the largest and the remaining tensors."""
 
     def largest(self) -> int:
         return max((life.nbytes for life in self.lives()), default=0)
@@ -124,7 +123,7 @@ class Made(StorageWatch):
 
 
 def warm() -> None:
-    """Load what torch loads at its first backward, and what a look at it takes."""
+    """Load the code that torch loads at its first backward pass or its first inspection."""
     with Made():
         torch.ones(2, requires_grad=True).exp().sum().backward()
 
@@ -132,9 +131,9 @@ def warm() -> None:
 def run(function: Callable, group: Group, plan: Plan, extras: tuple | None) -> dict:
     """Call `function(logits, targets, start, *extras, group)` in three steps of training.
 
-    `extras` are fields of the plan. None of them is a function whose losses have a history: from
-    these is gone back twice, and in the first step once more, after another use, with the tokens
-    and the shards in the reverse order: what one use keeps is its own.
+    `extras` are fields of the plan, or None if the losses have an autograd history. Then the
+    backward pass runs twice, and in the first step again after a second call with tokens and shards
+    in reverse order, because each call must keep its own state.
     """
     rank, case = group.rank(), Case(plan, group.size())
     a, z = case.spans[rank]
@@ -167,7 +166,7 @@ def run(function: Callable, group: Group, plan: Plan, extras: tuple | None) -> d
 def _called(
     function: Callable, logits: Tensor, targets: Tensor, *args: object
 ) -> tuple[object, dict]:
-    """What `function` returned, and what it did on the way."""
+    """Call `function`; return its result and the facts about the call."""
     before, made = (logits.detach().clone(), targets.clone()), Made(keep_dead=True)
 
     def call() -> tuple[object, list]:
@@ -189,7 +188,7 @@ def _called(
 
 
 def _pair(out: object, logits: Tensor) -> dict:
-    """A loss and a gradient, where they are what they should be; and what they are if not."""
+    """Return loss and gradient if they are well formed, with a description of the result."""
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         return {"pair": False, "loss": None, "gradient": None}
     loss, gradient = out
@@ -206,7 +205,7 @@ def _pair(out: object, logits: Tensor) -> dict:
 
 
 def _gone_back(out: object, back: Callable, logits: Tensor, targets: Tensor) -> dict:
-    """Losses, where they are one for each token, and their gradient, twice."""
+    """Return the losses, if there is one per token, and the gradients of two backward passes."""
     if not isinstance(out, Tensor) or (out.shape, out.dtype) != (targets.shape, logits.dtype):
         return {"loss": None, "gradient": None}
     gradient, facts = bench.watched(back) if out.requires_grad else (None, {})
@@ -225,5 +224,5 @@ def _back_from(out: object, leaf: Tensor, owed: Tensor) -> Callable[[], Tensor |
 def _again(back: Callable) -> Tensor | None:
     try:
         return bench.watched(back)[0].clone()
-    except Exception:  # what was kept has been changed or is gone, whatever says so
+    except Exception:  # any error because saved tensors were changed or freed
         return None

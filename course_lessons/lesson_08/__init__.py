@@ -1,7 +1,7 @@
-"""The exercises of lesson 08 in the order in which the lesson lists them.
+"""The exercises of lesson 08 in the lesson's order.
 
-A question with numbers about groups, then three functions on the judge's ranks: a norm, a mean, and
-a cut model's weights brought from one number of ranks to another.
+They are a question about group sizes, then three functions on the judge's ranks: a norm, a mean,
+and the resharding of a model's weights.
 """
 
 from __future__ import annotations

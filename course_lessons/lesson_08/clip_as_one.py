@@ -1,7 +1,7 @@
-"""`clip_as_one` of lesson 08: the norm of a sharded model's gradients, each logical element once.
+"""`clip_as_one` of lesson 08: a sharded model's gradient norm, each logical element once.
 
-An answer clips a sharded GPT in three steps of training, beside torch's own clipping of the dense
-model; next to the right norm stand the numbers that known wrong ideas lead to.
+An answer clips a sharded GPT in three training steps and is compared with torch's clipping of the
+dense model. The right norm is stored with the numbers of known wrong ideas.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from course_lib.ledger import forms
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.tensor_parallel.parallelize import replicated
 
-# most, as a part of the norm: clipped hard, not clipped at all, clipped a little
+# most, relative to the norm: strong clipping, no clipping, slight clipping
 PARTS = (0.2, 1.05, 0.95)
 TIED = ("tokens.weight", "head.weight")
-# float64; a sum that went through float32, which is off by digits, and by no idea
+# float64; a sum in float32, which is off by digits but not by an idea
 EXACT, ROUGHLY = 1e-9, 1e-5
 ALONE = ", with gradients of no model, where rank 2 has empty shards"
-EDGES = ", with gradients of no model, where every one is replicated, and then every one a shard"
+EDGES = ", with gradients of no model, where first all are replicated, and then all are shards"
 SAYS = Page(__file__, "clip_as_one")
 
 
 def train(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
-    """Three steps; what the answer gave in each."""
-    config = model.GPT2.changed(layers=1, inner=4)  # on three ranks one has no row of `up`
+    """Run three training steps; return the answer's results in each step."""
+    config = model.GPT2.changed(layers=1, inner=4)  # on three ranks, one has no row of `up`
     whole = model.dense(config, seed)
     mine = model.cut_over(copy.deepcopy(whole), group)
-    named = dict(mine.named_parameters(remove_duplicate=False))  # a tied weight goes by two names
+    named = dict(mine.named_parameters(remove_duplicate=False))  # a tied weight has two names
     copies, steps = {id(p) for _, p in replicated(mine)}, []
     cut = {name for name, p in named.items() if id(p) not in copies}
     for k, part in enumerate(PARTS):
@@ -62,9 +62,9 @@ def train(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]
 
 
 def alone(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
-    """Gradients of no model: of 0 to 3 dims, in float64 and float32; the last rank's shards empty.
+    """Try gradients without a model: 0 to 3 dims, float64 and float32, an empty last shard.
 
-    Two of them are equal and two tensors all the same, and a tied one's names stand in the middle.
+    Two different tensors have equal values, and a tied tensor's names are in the middle.
     """
     n, rank, steps = group.size(), group.rank(), []
     for step, (part, dtype) in enumerate(((0.4, torch.float64), (0.6, torch.float32))):
@@ -82,8 +82,7 @@ def alone(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]
 
 
 def edges(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
-    """Gradients that are all replicated, and gradients that are all shards, of a head that is not
-    tied."""
+    """Try gradients of an untied head that are all replicated, then all sharded."""
     steps = []
     for step, cut in enumerate((set(), {"experts", "scale", *TIED})):
         made = torch.Generator().manual_seed(seed * 37 + step + 7 * (group.rank() + 1) * len(cut))
@@ -106,7 +105,7 @@ def _tried(
     group: dist.ProcessGroup,
     most: float,
 ) -> dict:
-    """What the answer returned, by which factor it scaled each gradient, and what it sent."""
+    """Return the answer's result, its factor on each gradient, and its traffic."""
     before = {name: g.clone() for name, g in gradients.items()}
     tied = gradients[TIED[0]] is gradients[TIED[1]]
     want, wrong = readings(gradients, cut, group)
@@ -131,14 +130,14 @@ def _tried(
 def readings(
     gradients: dict[str, Tensor], cut: set[str], group: dist.ProcessGroup
 ) -> tuple[float, list[tuple[str, float]]]:
-    """The norm, and those that each known wrong idea would give on this rank."""
+    """Return the right norm, and the norm under each known wrong idea, on this rank."""
     n, zero = group.size(), torch.zeros((), dtype=torch.float64)
     tied_to = {TIED[1]} if gradients[TIED[0]] is gradients[TIED[1]] else set()
     shards = [g.double() for name, g in gradients.items() if name in cut - tied_to]
     copies = [g.double() for name, g in gradients.items() if name not in cut | tied_to]
 
     def added(what: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Of this rank's shards and of the copies, the sum of something over tensors."""
+        """Sum `what(tensor)` over this rank's shards, and over the replicated tensors."""
         return sum(map(what, shards), zero), sum(map(what, copies), zero)
 
     own, copied = added(lambda g: g.square().sum())
@@ -155,8 +154,8 @@ def readings(
         "tied counted twice": [cuts + ties + copied],
         "copies counted n times #2": [cuts + ties + n * copied],
         "a rank's own norm": [own + copied, own + tied + copied],
-        "head by its name": [cuts - ties + copied],
-        "copies left out": [cuts],
+        "head skipped by its name": [cuts - ties + copied],
+        "replicated gradients left out": [cuts],
         "shards left out": [copied],
         "averaged": [cuts / n + copied],
         "norms added": [
@@ -166,9 +165,9 @@ def readings(
             (roots + copied.sqrt()).square(),
             (cuts.sqrt() + copied.sqrt()).square(),
         ],
-        "the largest rank's": [every[:, 0].max() + copied],
+        "largest rank's norm": [every[:, 0].max() + copied],
         "no root": [(cuts + copied).square()],
-        "another norm": [
+        "a different norm": [
             (sums[1] + ones_of_copies).square(),
             all_reduce(torch.stack(sizes).max(), group, "max").square(),
         ],
@@ -178,7 +177,7 @@ def readings(
 
 
 def _factor(after: Tensor, before: Tensor) -> float | None:
-    """By which factor a gradient was multiplied; None where it has no elements."""
+    """Return the factor that multiplied a gradient; None for a zero or empty gradient."""
     size = before.square().sum()
     if not before.numel() or not float(size):
         return None
@@ -197,10 +196,7 @@ def look(reports: list[dict], where: str, step: int) -> None:
     for rank, report in enumerate(reports):
         _look_at_factors(report, f"{where}, rank {rank}")
     fair = forms.all_reduce(len(reports), ITEM * len(reports[0]["factors"]))
-    looks = {
-        "too much sent": lambda r: r["bytes"] > fair,
-        "input changed": lambda r: r["changed"],
-    }
+    looks = {"too much sent": lambda r: r["bytes"] > fair, "input changed": lambda r: r["changed"]}
     SAYS.refuse_each(reports, looks, where=where)
 
 
@@ -209,15 +205,15 @@ def _close(a: float, b: float, bound: float = EXACT) -> bool:
 
 
 def _look_at_norms(reports: Sequence[dict], where: str, step: int = 0) -> None:
-    """The idea that explains what all ranks have got, where one of them is wrong."""
-    # As a float32 it is right as well, as for a log: the factor says the rest.
+    """Raise the Finding that explains all ranks' results, if a result is wrong."""
+    # A float32 norm is also right, for logging; the factors show everything else.
     bound = ROUGHLY if reports[0].get("single") else 2.0**-23
     off = [k for k, r in enumerate(reports) if not _close(r["norm"], r["want"], bound)]
     if not off:
         return
     ratio = reports[off[0]]["norm"] / reports[off[0]]["want"]
-    digits = 3 if abs(ratio - 1) > 0.01 else 9  # nothing is "1 times what it should be"
-    head = f"The norm on rank {off[0]} is {ratio:.{digits}g} times what it should be {where}."
+    digits = 3 if abs(ratio - 1) > 0.01 else 9  # never say "1 times the correct value"
+    head = f"The norm on rank {off[0]} is {ratio:.{digits}g} times the correct value {where}."
     _look_for_ideas(reports, head, EXACT)
     roughly = {
         "the norm after": all(
@@ -230,15 +226,15 @@ def _look_at_norms(reports: Sequence[dict], where: str, step: int = 0) -> None:
     found, right = ([report[key] for report in reports] for key in ("norm", "want"))
     looking.refuse_general(found, right, where, what="norm")
     no_model = {
-        "nothing cut": not reports[0]["cut"],
-        "all cut": reports[0]["cut"] == len(reports[0]["factors"]),
+        "nothing sharded": not reports[0]["cut"],
+        "all sharded": reports[0]["cut"] == len(reports[0]["factors"]),
     }
     SAYS.refuse(no_model, head=head)
-    raise SAYS("another second step" if step else "wrong norm", head=head)
+    raise SAYS("wrong second step" if step else "wrong norm", head=head)
 
 
 def _look_for_ideas(reports: Sequence[dict], head: str, bound: float) -> None:
-    """A Finding where one wrong idea leads to every rank's number."""
+    """Raise a Finding if a single wrong idea gives every rank's number."""
     for k, (entry, _) in enumerate(reports[0]["readings"]):
         if all(_close(report["norm"], report["readings"][k][1], bound) for report in reports):
             name, text = SAYS.of(entry)
@@ -246,7 +242,7 @@ def _look_for_ideas(reports: Sequence[dict], head: str, bound: float) -> None:
 
 
 def _look_at_factors(report: dict, where: str) -> None:
-    """The norm is right: by which factor was each gradient scaled?"""
+    """Check the factor on each gradient, if the norm is right."""
     most, norm = report["most"], report["want"]
     want, bound = min(1.0, most / (norm + 1e-6)), ROUGHLY if report["single"] else EXACT
     found = {name: factor for name, factor in report["factors"].items() if factor is not None}

@@ -1,7 +1,7 @@
-"""Two small checkpoints, what a rank reads of one, twenty steps, and the whole of it on four ranks.
+"""Two small checkpoints, a rank's reads of them, and twenty steps, here and on four ranks.
 
-The checkpoints are written by transformers, with random weights; the steps are `course_lib.step`'s.
-Lesson 08.
+Transformers writes the checkpoints, with random weights; `course_lib.step` runs the steps. Lesson
+08.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ROWS, CLIP, RATE = 12, 0.5, 2e-3
 
 
 def save_two_models(home: str) -> dict[str, nn.Module]:
-    """Write `home/gpt2` and `home/llama` as transformers does; the models, in evaluation mode.
+    """Write `home/gpt2` and `home/llama` with transformers; return the models in evaluation mode.
 
-    All parameters are random, biases and norms too: a zero would hide what is added twice.
+    All parameters are random, including biases and norms, because zeros hide double additions.
     """
     import transformers
 
@@ -66,7 +66,7 @@ def save_two_models(home: str) -> dict[str, nn.Module]:
 
 @contextmanager
 def reads() -> Iterator[list[int]]:
-    """How many bytes each read of a checkpoint brings: all of them go through `os.pread`."""
+    """Yield a list that collects the bytes of each read of a checkpoint through `os.pread`."""
     plain, came = os.pread, []
 
     def noted(file, size, at):
@@ -79,7 +79,7 @@ def reads() -> Iterator[list[int]]:
 
 
 class Run(NamedTuple):
-    """A model and its optimizer after some steps, what the steps reported, the first one's book."""
+    """A model and its optimizer after some steps, the step results, and the first step's ledger."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -90,7 +90,7 @@ class Run(NamedTuple):
 def train(
     place: str, mesh: DeviceMesh | None, data: Batches, device: torch.device, steps: int = 20
 ) -> Run:
-    """Load a checkpoint onto a mesh, in float64, and take steps with AdamW, clipped."""
+    """Load a checkpoint onto a mesh in float64, and train with AdamW and clipping."""
     model = from_pretrained(place, mesh, device=device, dtype=torch.float64).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     results, first = [], None
@@ -108,13 +108,13 @@ def train(
 def batches(
     corpus: Corpus, dp: DeviceMesh | tuple[int, int], device: torch.device | str = "cpu"
 ) -> Batches:
-    """Twelve rows a step, of which this rank takes those of its dp coordinate."""
+    """Return twelve rows per step, of which this rank takes the rows of its dp coordinate."""
     return Batches(corpus, rows=ROWS, length=LENGTH, dp=dp, seed=8, pack=False, device=device)
 
 
 def parameters_of(model: nn.Module, rank: int, tp: int) -> tuple[int, int]:
-    """By the formula: how many elements of a GPT's shards, and of what is replicated over tp, rank
-    `rank` of `tp` holds."""
+    """Return, by the formula, the numbers of elements in a GPT's shards and in replicated tensors
+    on rank `rank` of `tp`."""
     c = model.config
     h, layers = c.hidden, c.layers
     kv = heads(c.kv_heads, tp)[rank] * c.head_size
@@ -131,23 +131,23 @@ def parameters_of(model: nn.Module, rank: int, tp: int) -> tuple[int, int]:
 
 
 def bytes_held(run: Run) -> int:
-    """Parameters, gradients and AdamW's moments of this rank, by the memory meter; without the
-    four bytes in which AdamW counts the steps of each parameter."""
+    """Return the bytes of this rank's parameters, gradients and AdamW moments by the memory meter,
+    without AdamW's four-byte step counters."""
     counters = 4 * len(list(run.model.parameters()))
     return sum(held(run.model, run.optimizer).by_kind.values()) - counters
 
 
 class Report(NamedTuple):
-    """What one rank of a mesh has to tell after twenty steps of each family."""
+    """One rank's report after twenty steps of each family."""
 
-    rows: tuple[int, ...]  # of the first step
+    rows: tuple[int, ...]  # in the first step
     results: dict[str, list[StepResult]]  # by family
     sent: dict[str, tuple[float, float]]  # bytes over tp and over dp in the first step
     held: dict[str, int]  # bytes
 
 
 def on_a_mesh(me: Me, home: str, dp: int, tp: int) -> Report:
-    """Twenty steps of both families on a (dp, tp) mesh, from the files in `home`."""
+    """Run twenty steps of both families on a (dp, tp) mesh, from the files in `home`."""
     mesh = mesh_of(me, dp=dp, tp=tp)
     documents = json.loads(Path(home, "documents.json").read_text()) if me.rank == 0 else None
     corpus = prepare(dist.group.WORLD, documents=documents, vocabulary=VOCABULARY)
@@ -162,8 +162,8 @@ def on_a_mesh(me: Me, home: str, dp: int, tp: int) -> Report:
 
 
 def llama_of_twelve_heads() -> nn.Module:
-    """A Llama of transformers, float64, the same on every rank; its heads, and its MLP's inner
-    size, divide by 2, 3 and 4, as torch's plans want them to."""
+    """Return a Llama of transformers in float64, equal on all ranks; its heads and inner MLP size
+    are divisible by 2, 3 and 4, as torch's plans need."""
     import transformers
 
     sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, "hidden_size": 96}

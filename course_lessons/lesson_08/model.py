@@ -1,7 +1,7 @@
-"""What lesson 08's trials share: a small GPT, random everywhere, and steps that are looked at.
+"""Common parts of lesson 08's trials: a small, fully random GPT, and the examination of steps.
 
-No bias is zero and no norm's weight is one, so that nothing is right by accident; five heads, and
-sizes that neither two nor three ranks divide.
+No bias is zero and no norm weight is one, so that no result is right by accident. The five heads
+and other sizes are divisible by neither two nor three ranks.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import shard_attention, shard_mlp
 from course_lib.tensor_parallel.parallelize import shard_vocabulary
 
-# Over four ranks `cut` leaves the last one without a row of 6 or of 9; a balanced cut gives it one,
-# and torch.chunk makes three pieces. 5 heads, and 4 over three ranks, are spread evenly.
+# With four ranks `cut` gives the last one no row of 6 or of 9, a balanced cut gives it one, and
+# torch.chunk makes three pieces. 5 heads, and 4 over three ranks, are spread evenly.
 GPT2 = Config.gpt2(vocabulary=9, length=6, hidden=10, layers=2, heads=5, inner=6)
 LLAMA = Config.llama(vocabulary=13, length=6, hidden=16, layers=1, heads=8, kv_heads=4, inner=9)
 
 
 def dense(config: Config, seed: int) -> GPT:
-    """The whole model in float64, the same on every rank."""
+    """Return the full model in float64, equal on all ranks."""
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.manual_seed(seed)
         model = GPT(config).double()
@@ -36,7 +36,7 @@ def dense(config: Config, seed: int) -> GPT:
 
 
 def cut_over(model: GPT, group: dist.ProcessGroup) -> GPT:
-    """The same model cut over a group, in place, as `parallelize` would."""
+    """Shard the same model over a group, in place, as `parallelize` would."""
     for block in model.blocks:
         shard_attention(block.attention, group)
         shard_mlp(block.mlp, group)
@@ -45,7 +45,7 @@ def cut_over(model: GPT, group: dist.ProcessGroup) -> GPT:
 
 
 def tokens(config: Config, seed: int) -> tuple[Tensor, Tensor]:
-    """(3, 5) ids and targets."""
+    """Return (3, 5) ids and targets."""
     made = torch.Generator().manual_seed(seed)
     return tuple(torch.randint(config.vocabulary, (2, 3, 5), generator=made).unbind())
 
@@ -53,9 +53,9 @@ def tokens(config: Config, seed: int) -> tuple[Tensor, Tensor]:
 def judged(
     look: Callable[[list[dict], str, int], None], *trials: tuple[Callable, list, list, str]
 ) -> Callable[[Answer, Judge], None]:
-    """Look at each step of `function(answer, group, seed)` on some ranks.
+    """Return a judge that looks at each step of `function(answer, group, seed)` on some ranks.
 
-    A trial is that function, the ranks, those of them that hold nothing, and more words.
+    A trial is (the function, the ranks, the ranks without data, further words).
     """
 
     def judge_it(answer: Answer, judge: Judge) -> None:

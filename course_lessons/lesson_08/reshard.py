@@ -1,7 +1,7 @@
-"""`reshard` of lesson 08: a sharded model's weights on another number of ranks, bit by bit.
+"""`reshard` of lesson 08: a sharded model's weights for a different number of ranks, bit by bit.
 
-Each case is held against the pieces that the library's rules (`layout`) make of a GPT's weights,
-and wrong ones against the ideas that they come from.
+Each result is compared with the shards of a GPT's weights by the library's rules (`layout`), and a
+wrong result with the results of wrong ideas.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from course_lessons.lesson_08 import model
 from course_lib.gpt import Config
 from course_lib.layout import cut, kv_heads
 
-Pieces = list[dict[str, Tensor]]  # of each rank, by name
-Fault = tuple[str, str, dict]  # an entry of SAYS, of which parameter, and what it leaves open
+Pieces = list[dict[str, Tensor]]  # for each rank, by name
+Fault = tuple[str, str, dict]  # an entry of SAYS, its parameter, and its placeholders
 CONFIGS = {"GPT-2": model.GPT2, "Llama": model.LLAMA}
 CASES = [
     *(("GPT-2", 1, 4), ("GPT-2", 4, 2), ("GPT-2", 2, 1)),
@@ -44,9 +44,9 @@ def state_of(config: Config, seed: int) -> dict[str, Tensor]:
 def compare(
     function: Callable, _: dist.ProcessGroup, family: str, m: int, n: int, seed: int
 ) -> list[Fault]:
-    """What is wrong with what the answer makes of m ranks' pieces.
+    """Return the errors in the answer's result for m ranks' pieces.
 
-    A Llama's weights are float32 here. What came back is looked at after another call.
+    A Llama's weights are float32 here. The first result is examined after a second call.
     """
     config = CONFIGS[family]
     state = state_of(config, seed)
@@ -60,12 +60,12 @@ def compare(
     if not isinstance(out, (list, tuple)) or not all(isinstance(one, dict) for one in out):
         return [_fault("not a list", kind=type(out).__name__, n=n)]
     if len(out) != n:
-        return [_fault("another number of ranks", count=len(out), n=n)]
+        return [_fault("wrong number of ranks", count=len(out), n=n)]
     names = sorted({str(name) for one in out for name in one.keys() ^ state.keys()})
     if names:
-        return [_fault("other names", names=", ".join(names[:3]))]
+        return [_fault("wrong names", names=", ".join(names[:3]))]
     if facts["ops"]:
-        return [_fault("asked the others")]
+        return [_fault("collective called")]
     changed = _changed(given, kept) or _changed(given, held, operator.is_)
     if changed:
         return [_fault("input changed", name=changed)]
@@ -86,7 +86,7 @@ def compare(
         return [_fault("kept from the call before")]
     tied = [(one["tokens.weight"], one["head.weight"]) for one in out] if config.tied else []
     torn = any(a.data_ptr() != b.data_ptr() for a, b in tied)
-    return [_fault("tied weight torn apart")] if torn else []
+    return [_fault("tied weight no longer shared")] if torn else []
 
 
 def _fault(entry: str, of: str = "", **about: object) -> Fault:
@@ -94,7 +94,7 @@ def _fault(entry: str, of: str = "", **about: object) -> Fault:
 
 
 def _changed(pieces: Pieces, before: Pieces, alike: Callable = torch.equal) -> str:
-    """What of some pieces is not as it was; nothing where all is."""
+    """Return the name of a changed piece, or an empty string if there is none."""
     if len(pieces) != len(before):
         return "the list"
     for one, had in zip(pieces, before, strict=True):
@@ -105,7 +105,7 @@ def _changed(pieces: Pieces, before: Pieces, alike: Callable = torch.equal) -> s
 
 
 def _shared(out: Pieces, given: Pieces, config: Config) -> list[str]:
-    """The parameters that lie in the memory of another one, or of what was given."""
+    """Return the parameters that share memory with a different parameter or with the input."""
     inputs = [piece for one in given for piece in one.values()]
     twin = "head.weight" if config.tied else None
     named = [(name, piece) for one in out for name, piece in one.items() if name != twin]
@@ -114,7 +114,7 @@ def _shared(out: Pieces, given: Pieces, config: Config) -> list[str]:
 
 
 def _wrong(out: list, given: Pieces, state: dict[str, Tensor], config: Config) -> list[Fault]:
-    """What is wrong with each parameter's new pieces."""
+    """Return the errors in each parameter's new pieces."""
     found = []
     for name in state:
         mine, parts = [one[name] for one in out], [one[name] for one in given]
@@ -126,16 +126,16 @@ def _wrong(out: list, given: Pieces, state: dict[str, Tensor], config: Config) -
 def _wrong_with(
     name: str, mine: list, given: list[Tensor], state: dict[str, Tensor], config: Config
 ) -> tuple[str, dict]:
-    """The entry for one parameter's new pieces, and what it leaves open."""
+    """Return the entry for an error in one parameter's new pieces, and its placeholders."""
     n, whole = len(mine), state[name]
     right = pieces_of(name, whole, config, n)
     if not all(map(bench.plain, mine)):
         return "not a tensor", {}
     if any(piece.dtype != whole.dtype for piece in mine):
-        return "another dtype", {}
+        return "wrong dtype", {}
     if _same(mine, right):
         holds = any(p.untyped_storage().nbytes() > p.numel() * p.element_size() for p in mine)
-        return "still holds the whole" if holds else "", {}
+        return "keeps the checkpoint alive" if holds else "", {}
     for entry, pieces in readings(name, given, state, config, n):
         if _same(mine, pieces):
             return entry, {}
@@ -144,7 +144,7 @@ def _wrong_with(
     for rank, (got, want) in enumerate(zip(mine, right, strict=True)):
         if got.shape != want.shape:
             return "wrong shape", {"rank": rank, "got": list(got.shape), "want": list(want.shape)}
-    return "wrong numbers", {}
+    return "wrong values", {}
 
 
 def _same(mine: list[Tensor], other: list[Tensor], close: bool = False) -> bool:
@@ -157,9 +157,9 @@ def _same(mine: list[Tensor], other: list[Tensor], close: bool = False) -> bool:
 def lengths(
     name: str, config: Config, n: int, heads: list[int] | None = None
 ) -> tuple[int, list[list[int]]] | None:
-    """(dim, and for each part that is fused there how long the ranks' pieces are); None: a copy.
+    """Return (dim, lengths of the ranks' pieces for each fused part), or None for a copy.
 
-    `heads` are the key/value heads of each rank, where they are others than the library's.
+    `heads` are the key/value heads of each rank, if these differ from the library's.
     """
     heads = heads or [stop - start for start, stop in kv_heads(config.kv_heads, n)]
     kv = [many * config.head_size for many in heads]
@@ -180,7 +180,7 @@ def lengths(
 def pieces_of(
     name: str, whole: Tensor, config: Config, n: int, heads: list[int] | None = None
 ) -> list[Tensor]:
-    """What each of n ranks holds of a dense parameter, in memory of its own."""
+    """Return each rank's shard of a dense parameter, in separate memory."""
     rule = lengths(name, config, n, heads)
     if rule is None:
         return [whole.clone() for _ in range(n)]
@@ -191,7 +191,7 @@ def pieces_of(
 
 
 def shards(state: dict[str, Tensor], config: Config, n: int) -> Pieces:
-    """The state dicts of n ranks; a tied head is the same tensor as the table."""
+    """Return the state dicts of n ranks; a tied head is the same tensor as the table."""
     by_name = {name: pieces_of(name, whole, config, n) for name, whole in state.items()}
     if config.tied:
         by_name["head.weight"] = by_name["tokens.weight"]
@@ -201,14 +201,14 @@ def shards(state: dict[str, Tensor], config: Config, n: int) -> Pieces:
 def readings(
     name: str, given: list[Tensor], state: dict[str, Tensor], config: Config, n: int
 ) -> Iterator[tuple[str, list[Tensor]]]:
-    """Wrong ideas and what they make of one parameter, each in every way in which it was seen."""
+    """Yield wrong ideas and their results for one parameter, in every variant."""
     whole, rule = state[name], lengths(name, config, n)
     if rule is None:
         joined = torch.cat(given)
-        yield "copies added", [whole * len(given)] * n
-        yield "a copy cut", list(whole.split(cut(len(whole), n)))
-        yield "copies joined", [joined] * n
-        yield "copies joined", list(joined.split(cut(len(joined), n)))
+        yield "replicas added", [whole * len(given)] * n
+        yield "replicated tensor sharded", list(whole.split(cut(len(whole), n)))
+        yield "replicas joined", [joined] * n
+        yield "replicas joined", list(joined.split(cut(len(joined), n)))
         return
     dim, parts = rule
     size, right = whole.shape[dim], pieces_of(name, whole, config, n)
@@ -222,19 +222,19 @@ def readings(
         wide = whole.shape[1 - dim] if whole.dim() > 1 else 0
         for sizes in (cut(wide, n), *parts) if wide else ():
             if sum(sizes) == wide:
-                yield "the other dim", list(whole.split(sizes, 1 - dim))
+                yield "wrong dim", list(whole.split(sizes, 1 - dim))
         for sizes in ([size // n + (rank < size % n) for rank in range(n)], cut(size, n)):
-            yield "another rule", list(whole.split(sizes, dim))
+            yield "wrong split rule", list(whole.split(sizes, dim))
     by_cut = cut(config.kv_heads, n)
-    yield "another rule", pieces_of(name, whole, config, n, by_cut)
-    yield "nothing cut", [whole] * n
-    yield "another rank's", right[::-1]
+    yield "wrong split rule", pieces_of(name, whole, config, n, by_cut)
+    yield "nothing sharded", [whole] * n
+    yield "piece of a different rank", right[::-1]
     if name == "head.weight":
-        yield "tied all the same", pieces_of(name, state["tokens.weight"], config, n)
+        yield "tied although untied", pieces_of(name, state["tokens.weight"], config, n)
 
 
 def judge_reshard(answer: Answer, judge: Judge) -> None:
-    """Each case by itself, on every rank."""
+    """Try each case in a separate trial on three ranks."""
     judge.take(answer, __name__)
     seed = fresh_seed()
     for family, m, n in CASES:
@@ -245,7 +245,7 @@ def judge_reshard(answer: Answer, judge: Judge) -> None:
                 entry, of, about = faults[0]
                 name, text = SAYS.of(entry, where=where, **about)
                 head = f"{of} ({where}): " if of else ""
-                more = f" ({len(faults) - 1} more are not right either.)" if faults[1:] else ""
+                more = f" ({len(faults) - 1} more are wrong too.)" if faults[1:] else ""
                 raise Finding(name, f"{head}{text}{more}")
 
 

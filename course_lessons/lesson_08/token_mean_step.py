@@ -1,7 +1,7 @@
-"""`token_mean_step` of lesson 08: one mean over all tokens, however they are spread over the ranks.
+"""`token_mean_step` of lesson 08: one mean over all tokens, regardless of their ranks.
 
-Every rank can make all ranks' unequal, padded batches, so the right loss and gradient, and those of
-each wrong idea, stand beside what the answer gave.
+Every rank can draw all ranks' unequal, padded batches, so it compares the answer with the right
+loss and gradient, and with each wrong idea's.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from course_classroom.judge.words import Page
 from course_lessons.lesson_08.model import judged
 from course_lib.ledger import forms
 
-WORDS, WIDE, MICRO = 17, 15, 4  # no two sizes are equal: of ranks, rows, tokens in a row, these
-CLOSE, ROUGHLY, HALF = 1e-9, 1e-6, 5e-3  # relative to the largest number; float32; bfloat16
+WORDS, WIDE, MICRO = 17, 15, 4  # all sizes differ: ranks, rows, tokens per row, and these
+CLOSE, ROUGHLY, HALF = 1e-9, 1e-6, 5e-3  # relative errors in float64, float32 and bfloat16
 GRADIENTS = looking.ITEM * WORDS * (2 * WIDE + 1)  # bytes
-SLACK = looking.ITEM * 16  # bytes beside the gradients: sums and counts
+SLACK = looking.ITEM * 16  # bytes in addition to the gradients: sums and counts
 SAYS = Page(__file__, "token_mean_step")
 Batch = tuple[Tensor, Tensor]
 
 
 class Net(nn.Module):
-    """Ids in, logits out; it notes how many rows it was shown."""
+    """A model from ids to logits that records the number of rows it received."""
 
     def __init__(self, seed: int):
         super().__init__()
@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 
 def batches(seed: int, n: int, step: int) -> list[list[Batch]]:
-    """The micro-batches of each rank. One has no token at all; in step 1 the last rank has none."""
+    """Draw each rank's micro-batches. One micro-batch and, in step 1, the last rank lack tokens."""
     made = torch.Generator().manual_seed(seed * 31 + step)
     found = []
     for rank in range(n):
@@ -66,9 +66,9 @@ def batches(seed: int, n: int, step: int) -> list[list[Batch]]:
 
 
 def train(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
-    """Three steps of SGD by the answer, then one in float32; each is held against one process.
+    """Run three SGD steps with the answer and one in float32; compare each with one process.
 
-    Before the third step's gradients are looked at, the answer is used for another model.
+    Before the third step's gradients are examined, the answer runs on a different model.
     """
     rank, net, steps = group.rank(), Net(seed), []
     for step in range(4):
@@ -116,7 +116,7 @@ def _step(
         "gradient": flat.double(),
         "nan": loss != loss or bool(flat.isnan().any()),
         "ideas": {
-            "loss": _those(loss, losses, max(bound, ROUGHLY)),  # float32 will do for a log
+            "loss": _those(loss, losses, max(bound, ROUGHLY)),  # float32 is enough for logging
             "gradient": _those(flat, gradients, bound),
         },
         "right": {"loss": losses["right"][0].double(), "gradient": right.double()},
@@ -135,14 +135,14 @@ def _step(
 
 
 def _twin(net: Net) -> Net:
-    """Another model with the same weights, and nothing else that an answer may have left in it."""
+    """Return a new model with the same weights, without an answer's hooks or attributes."""
     twin = Net(0).to(next(net.parameters()).dtype)
     twin.load_state_dict({name: p.detach() for name, p in net.named_parameters()})
     return twin
 
 
 def _those(seen: Tensor | float | None, ideas: dict[str, tuple], bound: float) -> list[str]:
-    """The ideas that give what was seen in one of their ways, the right one among them."""
+    """Return the ideas, right or wrong, that give the observed value in at least one variant."""
     if seen is None:
         return []
     return [name for name, ways in ideas.items() if any(close(seen, x, bound) for x in ways)]
@@ -154,7 +154,7 @@ def close(got: Tensor | float, want: Tensor, bound: float) -> bool:
 
 
 def readings(net: Net, data: list[list[Batch]], rank: int) -> tuple[dict, dict]:
-    """The loss and the flat gradient on this rank by the right rule and by each wrong one."""
+    """Return this rank's loss and flat gradient, by the right idea and by each wrong idea."""
     targets = [[t for _, t in own] for own in data]
     count = _counted(targets, lambda t: t != -100)
     zero = _counted(targets, lambda t: t > 0).sum()
@@ -163,7 +163,7 @@ def readings(net: Net, data: list[list[Batch]], rank: int) -> tuple[dict, dict]:
     n, k, total, last = len(data), MICRO, count.sum(), count[:, -1]
 
     def by(x: Tensor, shifted: Tensor, own_alone: str) -> dict[str, tuple[Tensor, ...]]:
-        """Of sums over the tokens of each micro-batch, (n, micro, …)."""
+        """Return results by idea, from token sums of each micro-batch in shape (n, micro, …)."""
         some = count.clamp(min=1).view(n, k, *[1] * (x.dim() - 2))
         ranks = count.sum(1).clamp(min=1).view(n, *[1] * (x.dim() - 2))
         everything, own, moved = x.sum((0, 1)), x[rank].sum(0), shifted.sum((0, 1))
@@ -186,8 +186,8 @@ def readings(net: Net, data: list[list[Batch]], rank: int) -> tuple[dict, dict]:
             "divided by the micro-batches as well": (mean / k,),
             "divided by its own tokens": tuple(everything / part for part in parts),
             "targets shifted": (moved / later, moved / total),
-            "the last micro-batch alone": (x[:, -1].sum(0) / total,),
-            "the first micro-batch alone": (first / total, first / count[:, 0].sum()),
+            "only the last micro-batch": (x[:, -1].sum(0) / total,),
+            "only the first micro-batch": (first / total, first / count[:, 0].sum()),
             "no backward": (everything * 0,),
         }
 
@@ -197,7 +197,7 @@ def readings(net: Net, data: list[list[Batch]], rank: int) -> tuple[dict, dict]:
 
 
 def _sums(net: Net, data: list[list[Batch]], shift: int) -> tuple[Tensor, Tensor]:
-    """(n, micro) the losses, summed over tokens, and (n, micro, parameters) their gradients."""
+    """Return losses summed over tokens (n, micro), and their gradients (n, micro, parameters)."""
     losses, gradients = [], []
     for ids, targets in (batch for own in data for batch in own):
         logits = net(ids)[:, : ids.shape[1] - shift].flatten(0, 1)
@@ -209,7 +209,7 @@ def _sums(net: Net, data: list[list[Batch]], shift: int) -> tuple[Tensor, Tensor
 
 
 def _counted(targets: list[list[Tensor]], which: Callable[[Tensor], Tensor]) -> Tensor:
-    """(n, micro): of how many places something is true."""
+    """Return the number of positions at which a condition is true, in shape (n, micro)."""
     return torch.tensor([[int(which(t).sum()) for t in own] for own in targets]).double()
 
 
@@ -220,7 +220,7 @@ def look(reports: list[dict], where: str, step: int) -> None:
         "no gradients": lambda r: r["missing"],
         "rows of others": lambda r: r["rows"] > r["own"],
         "input changed": lambda r: r["changed"],
-        "a mean of nothing": lambda r: r["nan"],
+        "mean of an empty batch": lambda r: r["nan"],
     }
     SAYS.refuse_each(reports, before, where=where)
     refuse_none(reports, where, "the loss")
@@ -230,7 +230,7 @@ def look(reports: list[dict], where: str, step: int) -> None:
     after = {
         "sent for each micro-batch": lambda r: r["bytes"] >= 2 * once,
         "too much sent": lambda r: r["bytes"] > once + beside,
-        "other weights": lambda r: r["moved"],
+        "wrong weights": lambda r: r["moved"],
         "model changed": lambda r: r["left"],
         "one buffer for two results": lambda r: r["overwritten"],
     }
@@ -238,15 +238,15 @@ def look(reports: list[dict], where: str, step: int) -> None:
 
 
 def _look_at_values(reports: Sequence[dict], what: str, where: str) -> None:
-    """A Finding where some rank's loss or gradient is not that of one process: by an idea if one
-    explains what all ranks have."""
+    """Raise a Finding if some rank's loss or gradient differs from one process's, with an idea that
+    explains all ranks if there is one."""
     first, *others = (report["ideas"][what] for report in reports)
     ideas = [idea for idea in first if all(idea in those for those in others)]
     if "right" in ideas:
         return
     head = {
         "gradient": "The gradient is not that of the mean over all tokens",
-        "loss": "The gradients are right and the loss is not",
+        "loss": "The gradients are correct, but the loss is wrong",
     }[what]
     if ideas:
         name, text = SAYS.of(ideas[0], k=MICRO)

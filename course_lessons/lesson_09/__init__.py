@@ -1,7 +1,7 @@
-"""The exercises of lesson 09 in the order in which the lesson lists them.
+"""The exercises of lesson 09 in the lesson's order.
 
-A question with numbers about bytes, then four functions on the judge's ranks: who holds what, a
-step with a master copy, groups of pieces, and a test of optimizers whose source cannot be read.
+They are a question about bytes, then four functions on the judge's ranks: element owners, a step
+with a master copy, groups of pieces, and a test of optimizers with unreadable source.
 """
 
 from __future__ import annotations

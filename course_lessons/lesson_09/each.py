@@ -1,4 +1,4 @@
-"""What the exercises of lesson 09 share: both groups, and numbers however they are wrapped."""
+"""Common parts of lesson 09's exercises: trials on both groups, and parsing of results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from course_classroom.judge.looking import THREE, TWO, fresh_seed
 
 
 def warm() -> None:
-    """Take the first use of optimizers, which load much."""
+    """Use optimizers once, because their first use loads much code."""
     part = nn.Parameter(torch.zeros(2))
     part.grad = torch.ones(2)
     torch.optim.SGD([part], lr=0.1, momentum=0.9).step()
@@ -24,8 +24,8 @@ def warm() -> None:
 def judged(
     function: Callable, look: Callable[[list, str, int], None]
 ) -> Callable[[Answer, Judge], None]:
-    """Try `function(answer, group, seed)` on three ranks, then on two that are not the notebook's
-    first two; look at the reports of each."""
+    """Return a judge that tries `function(answer, group, seed)` on three ranks, then on two ranks
+    that are not the first two, and looks at the reports of each."""
 
     def judge_it(answer: Answer, judge: Judge) -> None:
         judge.take(answer, function.__module__, __name__)
@@ -38,16 +38,16 @@ def judged(
 
 
 def value_of(out: object) -> float | bool | None:
-    """A number or a yes or no, however it is wrapped; None where it is something else."""
+    """Return a number or a bool, possibly unwrapped by `item()`; None for anything else."""
     try:
         one = out.item() if hasattr(out, "item") else out
-    except Exception:  # many numbers, none, or whatever an object does when it is asked
+    except Exception:  # many numbers, none, or an error of the object
         return None
     return one if isinstance(one, bool) else bench.number(one)
 
 
 def names_of(said: object) -> set | None:
-    """A set, a list or anything else of names; a dictionary from names to yes or no."""
+    """Return a set of names from a collection or from a dictionary of name -> bool, or None."""
     if isinstance(said, dict):
         return {name for name, yes in said.items() if yes}
     if isinstance(said, (set, frozenset, list, tuple)) and all(isinstance(s, str) for s in said):

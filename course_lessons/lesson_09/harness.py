@@ -1,6 +1,6 @@
-"""An engine of stage 0 or 1 → the bytes that a rank holds for it, by kind, to the byte.
+"""The memory of a stage-0 or stage-1 engine on a rank, by kind, exact to the byte.
 
-Lesson 09 measures its model with `bytes_of`, and one to four extra ranks with `bytes_by_stage`.
+Lesson 09 measures its model with `bytes_of`, and groups of extra ranks with `bytes_by_stage`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BETWEEN, ALIVE = "between steps", "gradients alive"
 
 
 def bytes_of(engine: zero.Engine) -> dict[str, int]:
-    """Count what this rank holds, by kind; a storage counts once, where it is named first."""
+    """Count this rank's bytes by kind; a storage counts once, under its first kind."""
     parts = [part for _, part in engine.shards.parts()]
     states = list(engine.optimizer.state.values())
     master = parts if engine.precision.master else []
@@ -32,20 +32,20 @@ def bytes_of(engine: zero.Engine) -> dict[str, int]:
     everything = held(engine.model, engine.optimizer, kinds, engine.gradients.buffers)
     if everything.total != found.total:
         raise AssertionError(
-            f"the engine holds {everything.total} bytes, and the kinds together {found.total}"
+            f"the engine holds {everything.total} bytes, but the kinds sum to {found.total}"
         )
     return {kind: found.by_kind.get(kind, 0) for kind in kinds}
 
 
 def small_model(device: torch.device) -> nn.Module:
-    """(rows, 40) → (rows, 60), of 6,120 parameters: one to four ranks need no padding."""
+    """Return a model (rows, 40) → (rows, 60), whose 6,120 parameters 1 to 4 ranks divide."""
     torch.manual_seed(9)
     return nn.Sequential(nn.Linear(40, 60), nn.Linear(60, 60)).to(device)
 
 
 def bytes_by_stage(me: ranks.Me, precision: str = "bfloat16") -> dict[int, dict[str, dict]]:
-    """Train two steps on all ranks at stages 0 and 1; bytes a parameter of this rank, by kind:
-    `found[stage]["between steps"]`, and `["gradients alive"]`, after a backward."""
+    """Train two steps on all ranks at stages 0 and 1. Return this rank's bytes per parameter by
+    kind, as `found[stage]["between steps"]` and, after a backward pass, `["gradients alive"]`."""
     mesh, found = ranks.mesh(me, dp=me.world, tp=1), {}
     for stage in (0, 1):
         model = small_model(me.device)

@@ -1,7 +1,7 @@
-"""`is_sharded` of lesson 09: a test that tells sharded optimizers from those that only run.
+"""`is_sharded` of lesson 09: a test that distinguishes sharded optimizers from others.
 
-The answer is tried on one box after another: some are sharded, some run and are not, some train
-wrongly; all losses fall. What it lets pass says what it has not looked at.
+The answer is tried on many boxes. Some are sharded, some are unsharded, and some train wrongly, but
+all losses fall. The boxes that it wrongly accepts reveal the missing checks.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from course_lib.collectives.call import Group
 from course_lib.layout import flat
 
 SAYS = Page(__file__, "is_sharded")
-# What to say where a kind of box passes that should not. The first that fits counts: put first what
-# explains most.
+# The entry if a box of a kind wrongly passes. The first match counts, so the most general is first.
 PASSED = {
-    "replicas": "whole states pass",
+    "replicas": "replicated states pass",
     "one shard": "wrong training passes",
     "own rows": "agreement taken for training",
     "never gathered": "never gathered",
-    "forgets": "one step",
+    "forgets": "only one step checked",
     "parameters averaged": "parameters averaged",
     "whole on the others": "one rank asked",
     "all on the last": "the sum of all ranks",
@@ -50,23 +49,23 @@ REFUSED = {
     "uneven": "uneven shards refused",
     "owners": "owners refused",
     "two thirds": "owners refused",
-    "momentum": "another optimizer refused",
-    "even": "a sharded one refused",
+    "momentum": "different optimizer refused",
+    "even": "ZeRO-1 rejected",
 }
-# What two ranks are asked about; three are asked about everything.
+# Kinds for two ranks; three ranks test all kinds.
 OF_TWO = (*REFUSED, "replicas", "all on the last", "own rows", "never gathered", "forgets")
 IN, WIDE, OUT, ROWS = 3, 5, 2, 7
-IDLE = slice(20, 24)  # in the flat buffer: no other gradient depends on what a rank has there
+IDLE = slice(20, 24)  # in the flat buffer: no other gradient depends on these elements
 NUMBERS = 41  # parameters of a net without spare ones
 SPARE = 1  # so that three divides them
-# Elements of the rank with most: less than two thirds of the states' bytes, so much, and more.
+# Elements of the rank with most: below two thirds of the states' bytes, exactly that, and above.
 LARGEST = {"owners": 26, "two thirds": (NUMBERS + SPARE) * 2 // 3, "above": 29}
 
 
 class Net(nn.Module):
-    """Two layers, and a number of parameters that neither two nor three ranks divide.
+    """A network of two layers, whose number of parameters neither 2 nor 3 divides.
 
-    `idle` has no influence on the loss: its gradient is zero, and AdamW's decay all that moves it.
+    `idle` does not affect the loss, so its gradient is zero and only AdamW's decay changes it.
     """
 
     def __init__(self, seed: int, spare: int = 0):
@@ -84,11 +83,11 @@ class Net(nn.Module):
 
 
 class Box:
-    """A model that is trained by all ranks of a group together.
+    """A model that all ranks of a group train together.
 
-    `model` and `optimizer` are torch's; `train(step)` takes one step with this rank's rows of it,
-    which are `rows(step, rank)`; the loss is `loss(model, x, y)`, a mean over as many rows on each
-    rank. One process would use the optimizer `whole(parameters)`.
+    `model` and `optimizer` are torch objects. `train(step)` takes a step with this rank's rows,
+    which are `rows(step, rank)`. The loss is `loss(model, x, y)`, a mean over equally many rows on
+    each rank. One process would use the optimizer `whole(parameters)`.
     """
 
     def __init__(self, kind: str, seed: int, group: Group):
@@ -116,19 +115,19 @@ class Box:
             **dict.fromkeys(LARGEST, owned),
         }.get(kind, cut.span(rank))
         start, stop = self._own
-        count = {"replicas": 2, "two thirds": 4}.get(kind, 1)  # each part has a step counter, too
+        count = {"replicas": 2, "two thirds": 4}.get(kind, 1)  # each part also has a step counter
         edges = [start + (stop - start) * i // count for i in range(count + 1)]
         self._parts = [(nn.Parameter(self._flat[a:b]), a, b) for a, b in itertools.pairwise(edges)]
         self.optimizer = self.whole([{"params": [part]} for part, _, _ in self._parts])
 
     def whole(self, parameters: list) -> torch.optim.Optimizer:
-        """The optimizer that one process would use for all parameters."""
+        """Return the optimizer that one process would use for all parameters."""
         if self._kind == "momentum":
             return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
         return torch.optim.AdamW(parameters, lr=0.05)
 
     def rows(self, step: int, rank: int) -> tuple[Tensor, Tensor]:
-        """What a rank reads in a step: x (ROWS, IN) and y (ROWS, OUT)."""
+        """Return a rank's data for a step: x (ROWS, IN) and y (ROWS, OUT)."""
         made = torch.Generator().manual_seed(self._seed * 97 + 13 * step + rank)
         x = torch.randn(ROWS, IN, generator=made, dtype=torch.float64)
         return x, torch.stack((x.sum(1), x[:, 0] * x[:, 1]), 1)
@@ -137,7 +136,7 @@ class Box:
         return (model(x) - y).square().mean()
 
     def train(self, step: int) -> None:
-        """One step; every rank of the group takes it."""
+        """Take one step; every rank of the group must call this."""
         n, rank, kind = self._group.size(), self._group.rank(), self._kind
         self.model.zero_grad()
         self.loss(self.model, *self.rows(step, rank)).backward()
@@ -146,7 +145,7 @@ class Box:
         mean[: len(grads)] = grads
         self.model.zero_grad()
         if kind not in ("own rows", "parameters averaged"):
-            mean = all_reduce(mean, self._group) / n  # what is sent is not asked for
+            mean = all_reduce(mean, self._group) / n  # traffic is not judged here
         if kind == "forgets":
             self.optimizer.state.clear()
         with torch.no_grad():
@@ -166,7 +165,7 @@ class Box:
                 self._flat[IDLE] = self._flat[IDLE].flip(0)
 
     def _share(self, n: int, rank: int) -> None:
-        """Give every rank what the others have updated."""
+        """Give every rank the parameters that the other ranks have updated."""
         if self._kind in ("replicas", "never gathered", "one shard"):
             return
         if self._kind == "parameters averaged":
@@ -176,7 +175,7 @@ class Box:
         flats = all_gather(self._flat[None].clone(), self._group)  # (n, padded)
         every = self._flat.clone()
         for (start, stop), values in zip(spans, flats, strict=True):
-            every[start:stop] = values[start:stop]  # the last that has updated an element counts
+            every[start:stop] = values[start:stop]  # the last rank that updates an element counts
         if self._kind == "rounded":
             every[IDLE] = every[IDLE].float().double()
         if self._kind == "one rank old" and rank == n - 1:
@@ -184,7 +183,7 @@ class Box:
         self._flat.copy_(every)
 
     def _hide(self) -> None:
-        """Let each moment be a view of memory for all numbers."""
+        """Make each moment a view of storage as large as all parameters."""
         for state in self.optimizer.state.values():
             for name in ("exp_avg", "exp_avg_sq"):
                 if state[name].untyped_storage().nbytes() < self._flat.numel() * 8:
@@ -193,7 +192,7 @@ class Box:
 
 
 def ask(function: Callable, group: Group, seed: int, kinds: list[str]) -> dict:
-    """The verdict on each box."""
+    """Return the answer's verdict on each box."""
     verdicts = {}
     for number, kind in enumerate(kinds):
         box = Box(kind, seed + number, group)
@@ -204,7 +203,7 @@ def ask(function: Callable, group: Group, seed: int, kinds: list[str]) -> dict:
 
 
 def judge_it(answer: Answer, judge: Judge) -> None:
-    """Three ranks are asked about all boxes, two about some, in an order that is no pattern."""
+    """Test all boxes on three ranks, and some boxes on two ranks, in random order."""
     judge.take(answer, __name__)
     seed = fresh_seed()
     for members, asked in ((THREE, (*REFUSED, *PASSED)), (TWO, OF_TWO)):
@@ -232,7 +231,8 @@ def look(reports: list[dict], when: str) -> None:
     agreed = [kind for kind in wrong if len(set(verdicts[kind])) == 1]
     for kind, entry in (PASSED | REFUSED).items():
         if kind in agreed:
-            what = "lets something pass" if kind in PASSED else "refuses something that is sharded"
+            passed = kind in PASSED
+            what = "accepts an unsharded optimizer" if passed else "rejects a sharded optimizer"
             name, text = SAYS.of(entry)
             raise Finding(name, f"Your test {what}, {when}. {text}")
     raise SAYS("ranks disagree", divided=len(wrong), count=len(verdicts), when=when)

@@ -1,7 +1,7 @@
-"""`master_step` of lesson 09: a step of ZeRO-1 in bfloat16, with master weights of a rank's shard.
+"""`master_step` of lesson 09: a ZeRO-1 step in bfloat16, with master weights for one shard.
 
-Six steps whose updates are mostly smaller than a rounding: master weights, values and count are
-held against what they should be and what known wrong ideas give; ledger and meter say what it cost.
+In six steps, most updates are smaller than the rounding. Master weights, values and counts are
+compared with the right results and with wrong ideas; ledger and meter show the cost.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from course_lib.memory import held, peak
 from course_lib.memory.release_wait import wait_until_settled
 
 STEPS, RATE, MOMENTUM = 6, 2e-4, 0.9
-SLACK = 16  # numbers of 8 bytes beside the two messages: a count
+SLACK = 16  # numbers of 8 bytes in addition to the two messages: a count
 SAYS = Page(__file__, "master_step")
 READINGS = ("right", "gradients not summed", "a sum for a mean", "divided twice")
-READINGS += ("the master copy forgets #1", "the master copy forgets #2", "gradients added up")
-READINGS += ("another shard",)
+READINGS += ("master weights rounded #1", "master weights rounded #2", "gradients added up")
+READINGS += ("wrong shard",)
 
 
 def warm() -> None:
-    """Take the first use of the meter."""
+    """Use the meter once before the trial, so that its code is loaded."""
     with peak():
         torch.zeros(2)
 
@@ -43,7 +43,7 @@ def optimizer_of(part: nn.Parameter) -> torch.optim.Optimizer:
 
 
 def start(seed: int, n: int) -> tuple[Tensor, int]:
-    """The model's numbers in bfloat16, padded for n ranks, and how many are no padding."""
+    """Return the model's bfloat16 values, padded for n ranks, and their number without padding."""
     made = torch.Generator().manual_seed(seed)
     total = 400 * n + 1
     values = torch.zeros(flat(total, n).padded, dtype=torch.bfloat16)
@@ -53,12 +53,12 @@ def start(seed: int, n: int) -> tuple[Tensor, int]:
 
 
 def gradients(seed: int, n: int, step: int) -> Tensor:
-    """(n, padded), bf16: each rank's own. Their sums have no rounding; some numbers rest, some move
-    by less than a hundred-thousandth of what they are, and some so far that bf16 shows it."""
+    """Return the ranks' bf16 gradients (n, padded). Their sums are exact. Some values do not move,
+    some move by less than a hundred-thousandth of their size, and some visibly in bf16."""
     _, total = start(seed, n)
     made = torch.Generator().manual_seed(seed * 31 + step)
     whole = torch.zeros(n, flat(total, n).padded)
-    # Off the middle: updates that are lost would have added up.
+    # Not centred at zero, so that lost updates would have added up.
     whole[:, :total] = torch.randint(-2, 13, (n, total), generator=made).float()
     whole[:, total // 4 : total // 2] = 0
     whole[:, total // 2 : total * 5 // 8] /= 512
@@ -67,7 +67,7 @@ def gradients(seed: int, n: int, step: int) -> Tensor:
 
 
 def train(function: Callable, group: Group, seed: int) -> list[dict]:
-    """Steps by the answer, each with what it left behind and sent."""
+    """Run steps with the answer; return the state and traffic after each step."""
     n, rank, reports = group.size(), group.rank(), []
     numbers = start(seed, n)[0]
     shard = len(numbers) // n
@@ -76,8 +76,8 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
     for step in range(STEPS):
         gradient = gradients(seed, n, step)[rank]
         given = (numbers, gradient.clone(), master, optimizer, group)
-        # The meter looks at every tensor there is, which takes a while: the first step will do,
-        # where no earlier call has left anything
+        # The meter is slow because it visits every tensor, so it only checks the first step, before
+        # which no call has left anything
         with peak() if n == len(THREE) and not step else nullcontext() as p:
             out, facts = bench.watched(lambda given=given: function(*given))
         if p is not None:
@@ -103,7 +103,7 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
 
 
 def _rests(function: Callable, group: Group) -> bool:
-    """Whether a step of another, small model without gradients changes nothing and counts none."""
+    """Return True if a step of a second model with zero gradients changes and counts nothing."""
     numbers = torch.ones(2 * group.size(), dtype=torch.bfloat16)
     master = nn.Parameter(torch.ones(2))
     with_zeros = (numbers, torch.zeros_like(numbers), master, optimizer_of(master), group)
@@ -114,32 +114,32 @@ def _rests(function: Callable, group: Group) -> bool:
 def stepped(
     known: dict[str, tuple[Tensor, Tensor]], own: Tensor, so_far: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Each reading's master weights of all elements and their momentum, a step later.
+    """Return each reading's master weights for all elements, and their momentum, after a step.
 
-    `own` (n, padded) are the ranks' gradients, `so_far` is the sum of their means in all steps.
+    `own` (n, padded) are the ranks' gradients; `so_far` sums their means over all steps.
     """
     n, mean, after = len(own), own.mean(0), {}
-    pieces = own.view(n, n, -1)  # of rank, of owner
+    pieces = own.view(n, n, -1)  # by rank, by owner
     gradients = {
         "gradients not summed": torch.cat([pieces[rank, rank] for rank in range(n)]),
         "a sum for a mean": mean * n,
         "divided twice": mean / n,
-        "another shard": pieces[:, 0].mean(0).repeat(n),
+        "wrong shard": pieces[:, 0].mean(0).repeat(n),
         "gradients added up": so_far,
     }
     for entry, (master, momentum) in known.items():
-        if entry == "the master copy forgets #1":
+        if entry == "master weights rounded #1":
             master = master.bfloat16().float()
         momentum = MOMENTUM * momentum + gradients.get(entry, mean)
         master = master - RATE * momentum
-        if entry == "the master copy forgets #2":
+        if entry == "master weights rounded #2":
             master = master.bfloat16().float()
         after[entry] = master, momentum
     return after
 
 
 def look(every: list[list[dict]], when: str, seed: int) -> None:
-    """Look at each step in turn."""
+    """Examine each step in turn."""
     n = len(every)
     values, total = start(seed, n)
     before, so_far, lost = values.float(), torch.zeros(len(values)), 0
@@ -159,8 +159,8 @@ def look(every: list[list[dict]], when: str, seed: int) -> None:
 
 
 def look_at_masters(reports: list[dict], known: dict, before: Tensor, where: str) -> None:
-    """The reading that explains the master weights of all ranks, where they are not right."""
-    SAYS.refuse_each(reports, {"another parameter": lambda r: not r["knows"]}, where=where)
+    """Raise the Finding that explains the master weights of all ranks, if they are wrong."""
+    SAYS.refuse_each(reports, {"wrong parameter": lambda r: not r["knows"]}, where=where)
     seen, n, right = [report["master"] for report in reports], len(reports), known["right"][0]
     # up to the rounding of a gradient in 16 bits
     bounds = [0.02 * piece.abs().max() + 1e-9 for piece in (right - before).chunk(n)]
@@ -178,12 +178,12 @@ def look_at_masters(reports: list[dict], known: dict, before: Tensor, where: str
     entry = next((entry for entry, (master, _) in known.items() if not off(master)), "")
     entry = "no update" if rest else entry or "wrong master copy"
     name, text = SAYS.of(entry, rank=wrong[0])
-    raise Finding(name, f"The master weights are not what they should be {where}. {text}")
+    raise Finding(name, f"The master weights are wrong {where}. {text}")
 
 
 def look_at_numbers(reports: list[dict], old: Tensor, new: Tensor, where: str) -> None:
-    """The model's values: all master weights rounded, in the memory where the model reads them."""
-    SAYS.refuse_each(reports, {"another memory": lambda r: r["numbers"] is None}, where=where)
+    """Check the model's values: rounded master weights, in the memory that the model reads."""
+    SAYS.refuse_each(reports, {"wrong memory": lambda r: r["numbers"] is None}, where=where)
     n, seen = len(reports), [report["numbers"] for report in reports]
     if all(torch.equal(x, new) for x in seen):
         return
@@ -192,7 +192,7 @@ def look_at_numbers(reports: list[dict], old: Tensor, new: Tensor, where: str) -
             torch.equal(x.chunk(n)[r], new.chunk(n)[r]) for r, x in enumerate(seen)
         ),
         "not written back": all(torch.equal(x, old) for x in seen),
-        "wrong numbers": True,
+        "wrong values": True,
     }
     SAYS.refuse(holds, where=where)
 
@@ -200,17 +200,17 @@ def look_at_numbers(reports: list[dict], old: Tensor, new: Tensor, where: str) -
 def counts_of(
     before: Tensor, after: Tensor, own: Tensor, total: int, lost: int
 ) -> list[tuple[str, list[int]]]:
-    """What each rank would count, first rightly and then under each wrong idea."""
+    """Return the ranks' counts: first the right counts, then the counts of each wrong idea."""
     n, moved, same = len(own), after != before, after.bfloat16() == before.bfloat16()
     each = (moved & same).view(n, -1).sum(1).tolist()
     alike = (
         ("right", moved & same),
-        ("what rests is not lost", same),
-        ("what rests is not lost", same[:total]),
-        ("small moves not counted", ~torch.isclose(after, before) & same),
+        ("unchanged weights counted", same),
+        ("unchanged weights counted", same[:total]),
+        ("small changes not counted", ~torch.isclose(after, before) & same),
         ("the gradient looked at", (own.mean(0) != 0) & same),
         ("everything that moved", moved),
-        ("the others counted", ~same),
+        ("visible updates counted", ~same),
     )
     right, *found = [(entry, [int(which.sum())] * n) for entry, which in alike]
     so_far = [lost + sum(each)] * n
@@ -219,7 +219,7 @@ def counts_of(
 
 
 def look_at_counts(reports: list[dict], counts: list[tuple[str, list[int]]], where: str) -> None:
-    """The idea that explains all ranks' counts, where they are not right."""
+    """Raise the Finding that explains all ranks' counts, if they are wrong."""
     SAYS.refuse_each(reports, {"not a count": lambda r: r["out"] is None}, where=where)
     seen, right = [report["out"] for report in reports], counts[0][1]
     if seen == right:
@@ -233,16 +233,16 @@ def look_at_counts(reports: list[dict], counts: list[tuple[str, list[int]]], whe
         "wrong count": True,
     }
     name, text = SAYS.of(next(entry for entry, met in holds.items() if met))
-    raise Finding(name, f"The step is right, and the count is not, {where}. {text}")
+    raise Finding(name, f"The step is correct, but the count is wrong ({where}). {text}")
 
 
 def look_at_cost(reports: list[dict], numbers: int, where: str) -> None:
-    """Two messages of bf16, a momentum, and a gradient that may stay; a few small tensors."""
+    """Check that the cost is two bf16 messages, a momentum, perhaps a gradient, and little more."""
     part, shard = (len(reports) - 1) / len(reports), 4 * numbers // len(reports)
     right, count = 2 * part * 2 * numbers, 2 * part * ITEM * SLACK
     looks = {
         "too much sent": lambda r: r["bytes"] > right + count,
-        "states of the whole": lambda r: (
+        "unsharded states": lambda r: (
             r["kept"] > 3 * shard + 256 or max(r["largest"], r["state"]) > shard + 64
         ),
         "kept between calls #2": lambda r: r["mixed"],

@@ -1,7 +1,7 @@
-"""`pieces_of` of lesson 09: which elements of which parameter a rank's shard of a bucket holds.
+"""`pieces_of` of lesson 09: the elements of parameters in a rank's shard of a bucket.
 
-Asked for buckets of many shapes on three ranks and on two; what is wrong everywhere in the same way
-goes by the name of the idea.
+Answers run on many kinds of buckets on three and on two ranks. If one wrong idea explains all
+results, the Finding names it.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from course_lib.layout import flat
 Question = tuple[list[int], int, int]  # lengths, n, rank
 Pieces = list[tuple[int, int, int, int]]  # index, start, stop, at
 SAYS = Page(__file__, "pieces_of")
-# A piece as it would be told of a parameter that begins at s of the bucket.
+# A piece as described for a parameter that begins at s of the bucket.
 MISTOLD = {
     "counted from the bucket": [
         lambda i, a, b, at, s: (i, a, b, s + a),
         lambda i, a, b, at, s: (i, s + a, s + b, at),
         lambda i, a, b, at, s: (i, s + a, s + b, s + a),
     ],
-    "everything at 0": [lambda i, a, b, at, s: (i, a, b, 0)],
-    "the last instead of the end": [lambda i, a, b, at, s: (i, a, b - 1, at)],
-    "a length for an end": [lambda i, a, b, at, s: (i, a, b - a, at)],
+    "always 0": [lambda i, a, b, at, s: (i, a, b, 0)],
+    "inclusive stop": [lambda i, a, b, at, s: (i, a, b - 1, at)],
+    "length instead of stop": [lambda i, a, b, at, s: (i, a, b - a, at)],
 }
 
 
 def questions(seed: int, size: int, rank: int) -> list[Question]:
-    """What rank `rank` of a group of `size` is asked, of its own group and of a larger one."""
+    """Return the questions for rank `rank` of `size`, on its own group and a larger group."""
     n = size + 4
     asked = [(lengths, size, rank) for lengths in buckets(seed, size)]
     return asked + [(lengths, n, rank * 2 + 1) for lengths in buckets(seed, n)]
 
 
 def buckets(seed: int, n: int) -> list[list[int]]:
-    """Lengths of parameters: uneven ones, also turned, one over several ranks and one of nothing,
-    few elements, and a clean cut."""
+    """Return lists of parameter lengths: uneven, the same reversed, one parameter over several
+    ranks and an empty one, few elements, and an even split."""
     made = torch.Generator().manual_seed(seed)
 
     def numbers(count: int, most: int) -> list[int]:
         return torch.randint(2, most, (count,), generator=made).tolist()
 
     uneven = numbers(7, 30)
-    uneven[3] += (1 - sum(uneven)) % n  # one more than divides: nearly a whole row of zeros
+    uneven[3] += (1 - sum(uneven)) % n  # one more than divisible: nearly a full row of zeros
     long = [*numbers(2, 5), 40 + n * 9, 0, *numbers(2, 5)]
     long[0] += (2 - sum(long)) % n if n > 2 else (1 - sum(long)) % n
     few = [1] * (n - 1) if n > 2 else [1]
@@ -63,7 +63,7 @@ def buckets(seed: int, n: int) -> list[list[int]]:
 
 
 def ask(function: Callable, group: Group, seed: int) -> dict:
-    """What the answer says of each bucket for this rank, and whether it says it again."""
+    """Return the answer for each bucket on this rank, and report if a repetition agrees."""
     told, kept = [], []
     asked = questions(seed, group.size(), group.rank())
     for lengths, n, rank in asked:
@@ -82,7 +82,7 @@ def ask(function: Callable, group: Group, seed: int) -> dict:
 
 
 def read(out: object) -> Pieces | None:
-    """The pieces as tuples of four whole numbers; None where they are something else."""
+    """Return the pieces as tuples of four integers, or None for any other result."""
     if not isinstance(out, (list, tuple)):
         return None
     found = []
@@ -91,7 +91,7 @@ def read(out: object) -> Pieces | None:
             return None
         try:
             found.append(tuple(map(operator.index, one)))
-        except (TypeError, RuntimeError):  # no whole numbers
+        except (TypeError, RuntimeError):  # not integers
             return None
     return sorted(found)
 
@@ -121,18 +121,18 @@ def look(answer: Answer, reports: list[dict], when: str, seed: int) -> None:
     for ideas in zip(*map(readings, asked), strict=True):
         if got == [sorted(pieces) for _, pieces in ideas]:
             name, text = SAYS.of(ideas[0][0])
-            raise Finding(name, f"These are other pieces than the rank holds, {when}. {text}")
+            raise Finding(name, f"The rank holds different pieces, {when}. {text}")
     lengths, of, rank, pieces = wrong[0]
     raise SAYS("wrong pieces", lengths=lengths, n=of, rank=rank, pieces=pieces, when=when)
 
 
 def right(lengths: Sequence[int], n: int, rank: int) -> Pieces:
-    """The pieces by the library's rule."""
+    """Return a rank's pieces by the library's rule."""
     return between(lengths, *flat(sum(lengths), n).span(rank))
 
 
 def between(lengths: Sequence[int], first: int, last: int) -> Pieces:
-    """What lies from `first` to `last` of the bucket."""
+    """Return the pieces between the positions `first` and `last` of the bucket."""
     found, begin = [], 0
     for index, length in enumerate(lengths):
         start, stop = max(first, begin), min(last, begin + length)
@@ -143,7 +143,7 @@ def between(lengths: Sequence[int], first: int, last: int) -> Pieces:
 
 
 def readings(question: Question) -> list[tuple[str, Pieces]]:
-    """What each known wrong idea would answer."""
+    """Return the answer of each known wrong idea."""
     lengths, n, rank = question
     total, want, begins = sum(lengths), right(*question), [0, *accumulate(lengths)]
     down, up, near = total // n, -(-total // n), round(total / n)
@@ -178,8 +178,8 @@ def readings(question: Question) -> list[tuple[str, Pieces]]:
     padding = (len(lengths), max(0, first - total), last - total, max(0, total - first))
     found = {entry: [between(lengths, *span) for span in ways] for entry, ways in spans.items()}
     found |= {
-        "parameters cut one by one": [alone, [(i, a, b, 0) for i, a, b, _ in alone]],
-        "whole parameters": [
+        "parameters sharded one by one": [alone, [(i, a, b, 0) for i, a, b, _ in alone]],
+        "parameters not split": [
             [(i, 0, k, s - first) for i, s, k in every if first <= s < last],
             inside,
             [p for p in inside if p[2]],

@@ -1,6 +1,7 @@
-"""`shard_groups` of lesson 09: an optimizer's groups, with pieces in the place of parameters.
+"""`shard_groups` of lesson 09: an optimizer's groups, with pieces instead of parameters.
 
-What comes back is looked at element by element, then AdamW trains with it beside one process.
+The result is checked element by element, then AdamW trains with it and is compared with one
+process.
 """
 
 from __future__ import annotations
@@ -21,24 +22,23 @@ from course_lib.collectives.call import Group
 from course_lib.zero.partition import Bucket, partition
 
 STEPS = 4
-# Flat order is the reverse of this one. Two biases in different groups are alike, as they are in a
-# fresh model.
+# Flat order is the reverse. Two biases in different groups are equal, as in a fresh model.
 SHAPES = ((3, 5), (5,), (2, 2), (4, 6), (6,), (5, 4), (5,))
 ALIKE = (1, 6)
-# Parameters and options of three groups whose order is not the bucket's, and which have not all the
-# same options. A group of biases decays, another does not, and one parameter is in none.
+# Parameters and options of three groups in a different order than the bucket's, with different sets
+# of options. One group of biases decays, another does not, and one parameter is in no group.
 GROUPS = (
     ((4, 6), {"weight_decay": 0.1, "lr": 0.01, "betas": (0.8, 0.95), "initial_lr": 0.02}),
     ((0, 3, 5), {"weight_decay": 0.3, "lr": 0.05}),
     ((1,), {"weight_decay": 0.0, "lr": 0.05}),
 )
 DECAYED, PLAIN = 1, 2
-PADDING, FROZEN = -2, -1  # owners that are no group
+PADDING, FROZEN = -2, -1  # owners that are not groups
 SAYS = Page(__file__, "shard_groups")
 
 
 def drawn(seed: int) -> list[Tensor]:
-    """Numbers for every parameter."""
+    """Draw random values for every parameter."""
     made = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=made, dtype=torch.float64) for shape in SHAPES]
 
@@ -52,7 +52,7 @@ def groups_of(params: list[nn.Parameter]) -> list[dict]:
 
 
 def train(function: Callable, group: Group, seed: int) -> dict:
-    """Ask for the groups, look at them, and train with them."""
+    """Call the answer, check the groups that it returns, and train with them."""
     params, rank = parameters(seed), group.rank()
     (bucket,) = partition([(str(i), p) for i, p in enumerate(params)], group.size()).buckets
     buffer = bucket.buffer()
@@ -93,7 +93,7 @@ def train(function: Callable, group: Group, seed: int) -> dict:
 
 
 def _small(values: list[Tensor], rank: int, **options: float) -> tuple[list, list, Tensor]:
-    """Another use, of two elements: the first two ranks have one each, the third padding."""
+    """Make a second case with two elements: the first two ranks have one each, others padding."""
     params = [nn.Parameter(x) for x in values]
     pieces = [(params[rank], 0, 1, 0)] if rank < 2 else []
     shard = values[rank] if rank < 2 else torch.zeros(1, dtype=torch.float64)
@@ -102,7 +102,7 @@ def _small(values: list[Tensor], rank: int, **options: float) -> tuple[list, lis
 
 
 def _parts(out: object) -> list[list[int]]:
-    """Where the parts of each group lie, as far as these are groups."""
+    """Return the addresses of each group's parts, ignoring anything that is not a group."""
     found = out if isinstance(out, (list, tuple)) else []
     lists = [one.get("params") for one in found if isinstance(one, dict)]
     sequences = [one for one in lists if isinstance(one, (list, tuple))]
@@ -122,7 +122,7 @@ def _begin(part: Tensor, shard: Tensor) -> int:
 
 
 def _form(out: object, shard: Tensor, buffer: Tensor) -> str:
-    """The entry for what is no list of groups, or has parts that are not in the shard's memory."""
+    """Return the entry if the result is not groups or has parts outside the shard's memory."""
     if not isinstance(out, (list, tuple)) or len(_parts(out)) != len(out):
         return "not groups"
     if len({id(one) for one in out}) < len(out):
@@ -134,7 +134,7 @@ def _form(out: object, shard: Tensor, buffer: Tensor) -> str:
     if any(part.untyped_storage().data_ptr() != inside for part in parts):
         return "copies"
     if not all(0 <= _begin(part, shard) <= len(shard) - part.numel() for part in parts):
-        return "not cut"
+        return "not sharded"
     leaves = all(isinstance(p, nn.Parameter) and p.is_leaf and p.dim() == 1 for p in parts)
     return "" if leaves and all(p.dtype == shard.dtype for p in parts) else "not parameters"
 
@@ -142,8 +142,8 @@ def _form(out: object, shard: Tensor, buffer: Tensor) -> str:
 def _elements(
     out: list, pieces: list, shard: Tensor, groups: list[dict]
 ) -> list[tuple[int, list[list[int]]]]:
-    """Of each element of the shard its owner, and for each part that it is in the groups whose
-    options the part has."""
+    """Return each shard element's owner and, for every part with this element, the groups that have
+    the part's options."""
     owners, options = [PADDING] * len(shard), [[] for _ in shard]
     for parameter, start, stop, at in pieces:
         among = [i for i, g in enumerate(groups) if any(parameter is p for p in g["params"])]
@@ -158,12 +158,12 @@ def _elements(
 
 
 def _gap(out: list, bucket: Bucket, buffer: Tensor, params: list, group: Group, seed: int) -> float:
-    """How far the weights are from those of one process after some steps."""
+    """Return the distance between the trained weights and one process's weights."""
     alone, shard = parameters(seed), bucket.shard(buffer, group.rank())
     optimizer, reference = torch.optim.AdamW(out), torch.optim.AdamW(groups_of(alone))
     for step in range(STEPS):
         mean = drawn(seed * 31 + step)  # over the ranks
-        grads = bucket.buffer().fill_(1.0)  # padding gets some too, to see who takes it
+        grads = bucket.buffer().fill_(1.0)  # padding gets some too, to show who uses it
         for slot, g in zip(reversed(bucket.slots), mean, strict=True):
             bucket.view(grads, slot).copy_(g)
         own = bucket.shard(grads, group.rank())
@@ -185,16 +185,16 @@ def look(reports: list[dict], when: str, seed: int) -> None:
             raise SAYS(report["form"], rank=rank, when=when)
     look_at_elements([one for report in reports for one in report["elements"]], when)
     looks = {
-        "other groups #1": lambda r: r["groups"] != len(GROUPS),
-        "other groups #2": lambda r: not r["small"],
+        "wrong groups #1": lambda r: r["groups"] != len(GROUPS),
+        "wrong groups #2": lambda r: not r["small"],
         "options lost": lambda r: r["more"],
-        "other weights": lambda r: not r["gap"] <= TOLERANCE,
+        "wrong weights": lambda r: not r["gap"] <= TOLERANCE,
     }
     SAYS.refuse_each(reports, looks, when=when)
 
 
 def look_at_elements(elements: list[tuple[int, list]], when: str) -> None:
-    """Every element that is trained in one part, with the options of its group."""
+    """Check that every element is trained in one part, with the options of its group."""
     left_out = sum(owner >= 0 and not options for owner, options in elements)
     trained = [(owner, options[0]) for owner, options in elements if owner >= 0 and options]
     wrong = [(owner, options) for owner, options in trained if owner not in options]
@@ -203,11 +203,11 @@ def look_at_elements(elements: list[tuple[int, list]], when: str) -> None:
         "padding trained": any(owner == PADDING and options for owner, options in elements),
         "frozen and trained": any(owner == FROZEN and options for owner, options in elements),
         "twice #1": any(len(options) > 1 for _, options in elements),
-        "numbers left out": left_out,
+        "elements left out": left_out,
         "options lost": wrong and not any(options for _, options in wrong),
         "one group for all": wrong and len({tuple(options) for _, options in trained}) == 1,
         "decay by the pieces' shape": decayed and all(one == [PLAIN] for one in decayed),
-        "another group's options": wrong,
+        "wrong group's options": wrong,
     }
     SAYS.refuse(holds, left_out=left_out, count=len(wrong), when=when)
 

@@ -1,5 +1,5 @@
-"""The exercises of lesson 10, in its order: buckets that leave early, parameters that not every
-rank uses, an overflow that one rank sees; and numbers in fp16."""
+"""The exercises of lesson 10, in the lesson's order: buckets that leave early, parameters that only
+some ranks use, an overflow on one rank, and numbers in fp16."""
 
 from course_lessons.lesson_10.agreed_step import OVERFLOW
 from course_lessons.lesson_10.reduce_early import EARLY

@@ -1,5 +1,5 @@
-"""`agreed_step` of lesson 10: unscale, agree, clip, and step or leave it, all ranks alike; from
-what a step did to a shard follows by which factor its gradient was multiplied."""
+"""`agreed_step` of lesson 10: unscale, agree, clip, and step or skip, identically on all ranks. The
+step of a shard reveals the factor on its gradient."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from course_lessons.lesson_09 import each
 from course_lib.collectives.call import Group
 
 RATE, MOMENTUM = 0.1, 0.9
-SCALE = {3: 1025.0, 2: 3.0}  # the first, by the number of ranks: a half of a half is less than 1
-# (kind, most as a part of the norm, size of the gradients). What is not finite is on one rank: an
-# inf on the last, of two beside a NaN, which a maximum over the ranks would drop; a NaN on the
-# first. In the first step not even what is still scaled is too long, so that no clipping hides it;
-# in the fifth nothing is clipped; in the last the norm is so small that 1e-6 beside it counts.
+SCALE = {3: 1025.0, 2: 3.0}  # the first, by the number of ranks: half of half of it is less than 1
+# (kind, most relative to the norm, size of the gradients). Only one rank has nonfinite values. The
+# last has an inf, of two next to a NaN, which a maximum over the ranks would drop; the first has a
+# NaN. In the first step even scaled gradients are short, so that no clipping hides an error. In the
+# fifth nothing is clipped, and in the last the norm is so small that 1e-6 matters.
 STEPS = (("good", None, 1.0), ("inf", 0.5, 1.0), ("good", 0.4, 1.0))
 STEPS += (("NaN", 3.0, 1.0), ("good", 1.2, 1.0), ("good", 0.7, 1e-5))
-# Lengths of each rank's parts: uneven, and one rank's shard is empty among three.
+# Lengths of each rank's parts: uneven, and with three ranks one shard is empty.
 SIZES = {3: ((5, 3), (0,), (4, 2)), 2: ((5, 3), (6, 2))}
-ONE, CLOSE, LOOSE = 1e-6, 1e-8, 1e-5  # of a factor, maybe a float32; from element to element
+ONE, CLOSE, LOOSE = 1e-6, 1e-8, 1e-5  # tolerances of a factor, perhaps float32, and of elements
 FEW = 4 * 8  # bytes: a norm, a flag and some more
 SAYS = words.Page(__file__, "agreed_step")
 
 
 class Step(NamedTuple):
-    """One step: what it meets, on which rank, and the true gradients of every rank's parts."""
+    """A step: its kind, the rank with an overflow, and the true gradients of every rank's parts."""
 
     kind: str
     culprit: int | None
@@ -45,12 +45,12 @@ class Step(NamedTuple):
         return self.kind == "NaN" or (self.kind == "inf" and len(self.true) == 2)
 
     def clipped(self, length: float) -> float:
-        """By what a gradient is multiplied whose norm is taken to be `length`."""
+        """Return the factor for a gradient whose norm is assumed to be `length`."""
         return min(1.0, self.most / (length + 1e-6))
 
 
 def drawn(seed: int, n: int) -> tuple[list[list[Tensor]], list[Step]]:
-    """The weights of every rank's parts before the first step, and the steps."""
+    """Return the weights of every rank's parts before the first step, and the steps."""
     made = torch.Generator().manual_seed(seed)
 
     def numbers(size: float = 1.0) -> list[list[Tensor]]:
@@ -70,7 +70,7 @@ def drawn(seed: int, n: int) -> tuple[list[list[Tensor]], list[Step]]:
 
 
 def train(function: Callable, group: Group, seed: int) -> list[dict]:
-    """Six steps of the answer on this rank's parts, each in a parameter group of its own."""
+    """Run six steps of the answer on this rank's parts, each in a separate parameter group."""
     n, rank, reports = group.size(), group.rank(), []
     start, steps = drawn(seed, n)
     parts = [nn.Parameter(x) for x in start[rank]]
@@ -105,7 +105,7 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
 
 
 def judge_overflow(answer: Answer, judge: Judge) -> None:
-    """Six steps on three ranks, then on two that are not the notebook's first two."""
+    """Try six steps on three ranks, then on two ranks that are not the first two."""
     judge.take(answer, __name__, each.__name__)
     seed = looking.fresh_seed()
     for members in (looking.THREE, looking.TWO):
@@ -117,12 +117,12 @@ def judge_overflow(answer: Answer, judge: Judge) -> None:
 
 
 def look_at(reports: list[dict], step: Step, where: str) -> None:
-    """One step: what came back, what it did, and the next scale."""
+    """Check one step: its result, its effect, and the next scale."""
     good, most = step.culprit is None, 2 * (len(reports) - 1) / len(reports) * FEW
     refuse_none(reports, where, "whether it stepped, and the next scale")
     form = {
         "not a pair": lambda one: None in (one["stepped"], one["scale"]),
-        "left out without reason": lambda one: good and not one["stepped"],
+        "skipped without reason": lambda one: good and not one["stepped"],
     }
     SAYS.refuse_each(reports, form, where=where)
     (look_at_a_step if good else look_at_a_skip)(reports, step, where)
@@ -132,7 +132,7 @@ def look_at(reports: list[dict], step: Step, where: str) -> None:
         "a step of zeros": lambda one: not good and one["moments moved"],
         "not by the optimizer": lambda one: good and one["factor"] and not one["moments moved"],
         "ranks with different scales": lambda one: len(scales) > 1,
-        "another scale": lambda one: wrong and good,
+        "wrong scale": lambda one: wrong and good,
         "scale not halved": lambda one: wrong,
         "gradients left": lambda one: one["left"],
         "input changed": lambda one: one["changed"],
@@ -142,20 +142,20 @@ def look_at(reports: list[dict], step: Step, where: str) -> None:
 
 
 def look_at_a_skip(reports: list[dict], step: Step, where: str) -> None:
-    """Whether a rank made a step that one has reason to leave out."""
+    """Check that no rank made a step that any rank had reason to skip."""
     who = step.culprit
     stepped = [rank for rank, one in enumerate(reports) if one["stepped"] or one["moved"]]
     holds = {
         "NaN let through": who in stepped and step.nan(),
-        "stepped all the same": who in stepped,
-        "decided alone": stepped,
+        "stepped despite an inf": who in stepped,
+        "no agreement": stepped,
     }
     rank = min(stepped, default=None)
     SAYS.refuse(holds, who=who, what=step.kind, stepped=rank, where=where)
 
 
 def look_at_a_step(reports: list[dict], step: Step, where: str) -> None:
-    """Whether it was made by the right factor, or by an idea's."""
+    """Raise a Finding, if possible with an idea, if the step did not use the right factor."""
 
     def by(factors: list[float], off: float = CLOSE, far: float = ONE) -> bool:
         return all(
@@ -169,30 +169,30 @@ def look_at_a_step(reports: list[dict], step: Step, where: str) -> None:
         return
     holds = {entry: True for entry, factors in ideas(step) if by(factors)}
     holds |= {"rounded on the way": by(right, LOOSE, LOOSE), "wrong factor": True}
-    head = f"The gradient is not the one to step with {where}."
+    head = f"The step {where} does not use the correct gradient."
     SAYS.refuse(holds, head=head, where=where)
 
 
 def ideas(step: Step) -> Iterator[tuple[str, list[float]]]:
-    """By what the true gradient would be multiplied on each rank under each idea."""
+    """Yield each wrong idea's factors on the true gradient, for all ranks."""
     scale, most, norm, n = step.scale, step.most, step.norm, len(step.true)
     norms, always = list(map(_norm, step.true)), most / (norm + 1e-6)
     parts = [_norm([g]) for own in step.true for g in own]
     for entry, *factors in (
-        ("a square for a norm", always if norm**2 > most else 1.0),
+        ("squared norm", always if norm**2 > most else 1.0),
         ("not unscaled", scale * step.clipped(scale * norm), scale, scale * step.clipped(norm)),
         ("clipped before unscaling", step.clipped(scale * norm)),
         ("unscaled twice", step.clipped(norm) / scale),
         ("not clipped", 1.0),
         ("made longer", always),
-        ("a square for a norm", step.clipped(norm**2)),
+        ("squared norm", step.clipped(norm**2)),
         ("norms added up", *(step.clipped(f(norms)) for f in (sum, max)), step.clipped(sum(parts))),
         ("a mean of squares", step.clipped(norm / n**0.5)),
         ("1e-6 left out", min(1.0, most / norm)),
         ("no step", 0.0),
     ):
         yield from ((entry, [factor] * n) for factor in factors)
-    yield "its own norm", list(map(step.clipped, norms))
+    yield "shard norm", list(map(step.clipped, norms))
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
@@ -208,12 +208,12 @@ def _moment(optimizer: torch.optim.Optimizer, parts: Sequence[Tensor]) -> Tensor
 
 
 def _factor(moved: Tensor, moment: Tensor, true: Tensor) -> tuple[float | None, float]:
-    """By what the true gradient was multiplied, and how far no factor explains the step."""
+    """Return the factor on the true gradient, and the largest error that it leaves."""
     if not true.numel():
         return None, 0.0
     step = moved / RATE - MOMENTUM * moment
     factor = float((step * true).sum() / true.square().sum())
-    # A weight is about 1, and a difference of two is as exact as they are.
+    # A weight is about 1, which limits the precision of a difference of two.
     off = (step - factor * true).abs() - 1e-13 * max(1.0, abs(factor))
     return factor, float((off.clamp(min=0) / (factor * true).abs()).nan_to_num(0.0).max())
 

@@ -1,4 +1,4 @@
-"""Steps of descent by all ranks' sums, and a bucket as a reduce-scatter takes it. Lesson 10."""
+"""Descent steps with gradients summed over all ranks, and buckets for reduce-scatter. Lesson 10."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATE = 0.05
 
 
 class Step(NamedTuple):
-    """One step: each rank's gradients, of the parameters that it used, and their sums."""
+    """A step: each rank's gradients of the parameters that it used, and the sums over the ranks."""
 
     number: int
     each: list[dict[Tensor, Tensor]]
@@ -23,7 +23,7 @@ class Step(NamedTuple):
 def steps(
     parameters: Sequence[Tensor], loss: Callable[[int, int], Tensor], numbers: Iterable[int], n: int
 ) -> Iterator[Step]:
-    """Steps of one process; `loss` is of a step's number and a rank."""
+    """Yield the steps of one process; `loss` takes a step's number and a rank."""
     for number in numbers:
         losses = (loss(number, rank) for rank in range(n))
         grads = [torch.autograd.grad(one, parameters, allow_unused=True) for one in losses]
@@ -37,12 +37,12 @@ def steps(
 
 
 def padded(flat: Tensor, n: int, front: bool = False) -> Tensor:
-    """With zeros at its end, or in front of it, to a multiple of n."""
+    """Pad a tensor with zeros at the end, or at the front, to a multiple of n."""
     zeros = -len(flat) % n
     return F.pad(flat, (zeros, 0) if front else (0, zeros))
 
 
 def bucket(of: Mapping, order: Iterable[Tensor], n: int, each: bool = False) -> Tensor:
-    """Gradients end to end in this order, padded at the end, or `each` by itself."""
+    """Join gradients in the given order; pad the result at the end, or `each` gradient."""
     parts = [of[p].detach().flatten() for p in order]
     return padded(torch.cat([padded(x, n) for x in parts] if each else parts), n)

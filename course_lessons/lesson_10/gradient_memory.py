@@ -1,7 +1,7 @@
-"""What a rank holds of gradients while backwards run: a line for each way of keeping them.
+"""A rank's gradient memory while backward passes run, with a line for each way to store gradients.
 
-A line is drawn through what was counted as each gradient came, and ends with what is left when the
-last backward is over. Lesson 10 draws stages 0, 1 and 2.
+A line connects the counts at each gradient's arrival, and ends with the memory after the last
+backward pass. Lesson 10 draws stages 0, 1 and 2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Counts = Sequence[Sequence[float]]
 
 
 def gradient_memory(ways: Mapping[str, Counts], *, title: str = "") -> Picture:
-    """Draw `ways[way][backward]`, the bytes held after each gradient of each backward."""
+    """Draw `ways[way][backward]`, the bytes held after each gradient of each backward pass."""
     words = {
         way: [
             f"in backward {number} from {shown(held[0])} to {shown(held[-1])}, at most "
@@ -45,7 +45,7 @@ def _paint(figure, ways: Mapping[str, Counts]) -> None:
     axis.set_ylim(bottom=0)
     axis.set(
         xlim=(0.5, end),
-        xlabel="gradients that have come, from the last layer to the first",
+        xlabel="gradients received, from the last layer to the first",
         ylabel="held, kB",
     )
     axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(ways))

@@ -1,4 +1,4 @@
-"""An engine and its backwards → the bytes of gradients that a rank holds after each one that comes.
+"""Gradient memory of an engine's rank, counted after each gradient of each backward pass.
 
 Lesson 10 draws these counts at stages 0, 1 and 2.
 """
@@ -16,10 +16,10 @@ from course_lib.memory import held, peak
 def count_gradients(
     engine: zero.Engine, losses: Sequence[Callable[[], torch.Tensor]]
 ) -> tuple[list[list[int]], int]:
-    """Run a backward of each loss; bytes of gradients whenever one has come, and what is left.
+    """Run each loss's backward pass; return gradient bytes after each arrival and at the end.
 
-    Counted are storages, each once: the buckets, the shards' sums, and what a backward has made
-    and still holds (full buckets, messages under way). The optimizer does not step.
+    Each storage counts once: the buckets, the shards' sums, and new tensors that a backward pass
+    still holds (full buckets, messages in progress). The optimizer does not step.
     """
     by = "allocator" if next(engine.model.parameters()).device.type == "cuda" else "watch"
     counts, alive = [], []
@@ -40,7 +40,7 @@ def count_gradients(
             alive.append(region)
             engine.backward(loss)
         if i < len(losses) - 1:
-            engine.step()  # off an accumulation boundary: it does nothing
+            engine.step()  # does nothing before an accumulation boundary
     for hook in hooks:
         hook.remove()
     return counts, held(kinds={"gradients": kept()}).total

@@ -1,5 +1,5 @@
-"""`reduce_early` of lesson 10: buckets that leave under two backwards of a deep, narrow net; the
-ledger says when which one left, and the watch how much was alive as gradients came."""
+"""`reduce_early` of lesson 10: buckets sent during two backward passes of a deep, narrow network.
+The ledger shows when each was sent, and the watch the live memory when gradients arrive."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from course_lib.memory.lifetimes import StorageWatch
 from course_lib.memory.release_wait import wait_until_settled
 
 DEPTH, ROWS, STEPS = 16, 2, 2
-LATE, WIDE = 2, 5  # the place in the list of the layer that runs first; one with many inputs
-ROOM = 7  # buckets beside the shards: one fills, its gradients, two on their way and arriving
+LATE, WIDE = 2, 5  # the list index of the layer that runs first; a layer with many inputs
+ROOM = 7  # buckets besides the shards: one filling, its gradients, two in transit and arriving
 WHOLE = {"all_reduce", "all_gather"}
-HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")  # where torch keeps a parameter's
+HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")  # where torch stores a parameter's hooks
 SAYS = words.Page(__file__, "reduce_early")
 Buckets = list[list[Tensor]]
 
 
 class Net:
-    """Layers of uneven widths, one after another, trained by n ranks with buckets of `most`.
+    """Layers of uneven widths in sequence, trained by n ranks with buckets of `most`.
 
-    So many elements that one bucket is exactly full. A layer in the middle and the last are longer.
-    The list of parameters names two layers before the one that runs first: its gradients come last
-    of all, when buckets are complete that have to wait for them.
+    One bucket is exactly full. A middle layer and the last layer are longer. The parameter list has
+    two layers before the layer that runs first. The gradients of this layer arrive last, and
+    complete buckets must wait for them.
     """
 
     def __init__(self, width: int, least: int, seed: int, n: int):
@@ -67,7 +67,7 @@ class Net:
 
 
 def plan(parameters: Sequence[Tensor], most: int) -> Buckets:
-    """Buckets by the rule of the exercise, of the parameters in the order given."""
+    """Return buckets by the exercise's rule, for parameters in the given order."""
     buckets: Buckets = [[]]
     for p in parameters:
         if buckets[-1] and sum(q.numel() for q in buckets[-1]) + p.numel() > most:
@@ -77,7 +77,7 @@ def plan(parameters: Sequence[Tensor], most: int) -> Buckets:
 
 
 def train(function: Callable, group: Group, *sizes: int) -> list[dict]:
-    """What the answer gave in each backward, what it sent, and what was alive on the way."""
+    """Return the answer's results in each backward pass, its messages, and the live memory."""
     net, reports, kept = Net(*sizes, group.size()), [], []
     for step in net.steps:
         loss, given = net.loss(step.number, group.rank()), list(net.parameters)
@@ -123,8 +123,8 @@ def train(function: Callable, group: Group, *sizes: int) -> list[dict]:
 
 
 def _made(watch: StorageWatch, enough: int) -> int:
-    """Bytes that the backward has made so far and that are alive. A backend's thread may hold the
-    copy that it made for a message a moment longer, so more than `enough` is looked at again."""
+    """Return the live bytes that the backward pass has made so far. A backend's thread may hold a
+    copy of a message a moment longer, so look again if there are more than `enough`."""
     if (found := sum(one.nbytes() for one in watch.made_and_alive())) > enough:
         wait_until_settled()
         found = sum(one.nbytes() for one in watch.made_and_alive())
@@ -132,13 +132,13 @@ def _made(watch: StorageWatch, enough: int) -> int:
 
 
 def _overlap(tensors: Sequence[Tensor]) -> bool:
-    """Whether two of them lie in the same memory. (Pieces of one buffer side by side do not.)"""
+    """Return True if two tensors overlap in memory; adjacent pieces of a buffer do not overlap."""
     spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors)
     return any(stop > start for (_, stop), (start, _) in pairwise(spans))
 
 
 def judge_early(answer: Answer, judge: Judge) -> None:
-    """Two backwards on three ranks, then on two that are not the notebook's first two."""
+    """Try two backward passes on three ranks, then on two ranks that are not the first two."""
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     for members, width, least in (
@@ -154,7 +154,7 @@ def judge_early(answer: Answer, judge: Judge) -> None:
 
 
 def look_at_results(reports: list[dict], net: Net, step: Step, where: str) -> None:
-    """The idea that explains all ranks' shards, where they are not right."""
+    """Raise the Finding that explains all ranks' shards, if they are wrong."""
     n, seen = len(reports), [one["pieces"] for one in reports]
     right = pieces([bucket(step.sums, one, n) for one in net.buckets], n)
     if None not in seen and looking.all_near([*chain(*seen)], [*chain(*right)]):
@@ -173,10 +173,10 @@ def look_at_results(reports: list[dict], net: Net, step: Step, where: str) -> No
     shapes = [x.shape for x in right[0]]
     rest = {
         "buckets that never left": lambda one: known and one["count"] < len(shapes),
-        "another order of leaving": lambda one: known and one["count"] == len(shapes),
+        "wrong sending order": lambda one: known and one["count"] == len(shapes),
         "one buffer reused": lambda one: one["overlap"],
         "kept between calls": lambda one: step.number,
-        "other buckets": lambda one: [x.shape for x in one["pieces"]] != shapes,
+        "wrong buckets": lambda one: [x.shape for x in one["pieces"]] != shapes,
         "rounded on the way": lambda one: any(x.dtype != torch.float64 for x in one["pieces"]),
         "wrong shards": lambda one: True,
     }
@@ -188,7 +188,7 @@ def pieces(flats: Sequence[Tensor], n: int) -> Buckets:  # of every rank
 
 
 def ideas_of_pieces(net: Net, step: Step, n: int) -> Iterator[tuple[str, Buckets]]:
-    """What each rank would return under each wrong idea."""
+    """Yield each rank's result under each wrong idea."""
     order, cut, forwards = net.parameters[::-1], net.buckets, plan(net.parameters, net.most)
 
     def flats(cut: Buckets, of: dict = step.sums, n: int = n, each: bool = False) -> list[Tensor]:
@@ -202,8 +202,8 @@ def ideas_of_pieces(net: Net, step: Step, n: int) -> Iterator[tuple[str, Buckets
     for entry, other in (
         ("filled from the first parameter", flats(forwards)),
         ("filled from the first parameter", flats(forwards[::-1])),
-        ("turned inside", flats([one[::-1] for one in cut])),
-        ("the list turned", flats(cut[::-1])),
+        ("reversed inside buckets", flats([one[::-1] for one in cut])),
+        ("list reversed", flats(cut[::-1])),
         ("a bucket for each parameter", flats([[p] for p in order])),
         ("one bucket for all", flats([order])),
         ("exactly full", flats(plan(order, net.most - 1))),
@@ -212,8 +212,8 @@ def ideas_of_pieces(net: Net, step: Step, n: int) -> Iterator[tuple[str, Buckets
         ("padded without need", [F.pad(x, (0, n - len(x) % n)) for x in raw]),
     ):
         yield entry, pieces(other, n)
-    yield "not cut", [flats(cut)] * n
-    yield "everybody's first piece", right[:1] * n
+    yield "not sharded", [flats(cut)] * n
+    yield "first rank's piece everywhere", right[:1] * n
     yield (
         "padding taken off",
         [
@@ -224,19 +224,19 @@ def ideas_of_pieces(net: Net, step: Step, n: int) -> Iterator[tuple[str, Buckets
 
 
 def look_at_the_way(reports: list[dict], net: Net, where: str) -> None:
-    """Each bucket once, as a reduce-scatter, in the order of the list, under the backward; never
-    all gradients at once, and nothing left behind."""
+    """Check that each bucket is sent once, as a reduce-scatter, in the list's order, during the
+    backward pass, that all gradients are never alive together, and that none remains."""
     wanted, must = net.sent, net.shard * (len(reports) - 1)
     sent = {
-        "all-reduce, then cut": lambda one: not one["sent"] and WHOLE & set(one["verbs"]),
+        "all-reduce, then split": lambda one: not one["sent"] and WHOLE & set(one["verbs"]),
         "sent after the backward": lambda one: one["late"],
-        "another order of leaving": lambda one: (
+        "wrong sending order": lambda one: (
             one["sent"] != wanted and sorted(one["sent"]) == sorted(wanted)
         ),
-        "other messages": lambda one: one["sent"] != wanted or one["bytes"] > must + 1,
+        "unexpected messages": lambda one: one["sent"] != wanted or one["bytes"] > must + 1,
     }
     left = {
-        "a view of the whole": lambda one: one["held"] > net.shard + net.most * ITEM,
+        "view of the full bucket": lambda one: one["held"] > net.shard + net.most * ITEM,
         "too much at once": lambda one: one["alive"] > net.allowed,
         "input changed": lambda one: one["changed"],
         "gradients left": lambda one: one["left"],

@@ -1,7 +1,7 @@
-"""What a step sends, by the number of its micro-batches: a line for each way.
+"""Bytes that a step sends, by number of micro-batches, with a line for each way.
 
-Where lines lie on each other, the later one is drawn thinner and dashed, so that both are seen.
-Lesson 10 draws what accumulation costs.
+If lines coincide, the later one is thinner and dashed, so that both are visible. Lesson 10 draws
+the cost of accumulation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from course_classroom.figures.colours import Picture, draw, in_words, mark_look
 
 
 def sent_by_k(ways: Mapping[str, Mapping[int, float]], *, unit: str, title: str = "") -> Picture:
-    """Draw `ways[way][k]`, what a step of k micro-batches sends, in the named unit."""
+    """Draw `ways[way][k]`, the amount that a step of k micro-batches sends, in the named unit."""
     ways = {way: dict(sorted(sent.items())) for way, sent in ways.items()}
 
     def paint(figure) -> None:

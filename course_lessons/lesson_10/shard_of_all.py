@@ -1,5 +1,5 @@
-"""`shard_of_all` of lesson 10: one bucket of parameters that not every rank has a gradient for: a
-table is the head too, each rank takes another branch, one is frozen, one is used by no rank."""
+"""`shard_of_all` of lesson 10: one bucket of parameters with gradients on only some ranks. A table
+is tied to the head, ranks use different branches, and some parameters are frozen or unused."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from course_lessons.lesson_10.descent import Step, bucket, padded, steps
 from course_lib.collectives.call import Group
 
 ROWS, BRANCHES, STEPS, EMPTY = 7, 4, 3, 2
-FLAG = 64  # bytes that a name may cost, however it is told
+FLAG = 64  # maximum bytes for a name, in any encoding
 SAYS = words.Page(__file__, "shard_of_all")
 
 
 class Model:
-    """Parameters by name, the head's being its table's again, and those trained by first names.
+    """Parameters by name, with the tied head under both names; `first` has only trained ones.
 
-    Neither 2 nor 3 divide the number of elements that are trained, or, where the last rank of three
-    is to have no rows, both do.
+    Neither 2 nor 3 divides the number of trained elements; if the last rank of three has no rows,
+    both divide it.
     """
 
     def __init__(self, seed: int, empty: bool, n: int):
@@ -40,7 +40,7 @@ class Model:
         shapes["spare"] = (5 + (2 - empty - others) % 6,)
         draw = partial(torch.randn, generator=made, dtype=torch.float64)
         named = {name: nn.Parameter(draw(shape)) for name, shape in shapes.items()}
-        named |= {name: nn.Parameter(0 * named[name]) for name in ("bias", "shift")}  # alike
+        named |= {name: nn.Parameter(0 * named[name]) for name in ("bias", "shift")}  # equal
         named["frozen"].requires_grad_(False)
         self.named = {**named, "head": named["table"]}
         self.first: dict[Tensor, str] = {}
@@ -51,9 +51,9 @@ class Model:
         self.steps = steps(list(self.first), self.loss, numbers, n)
 
     def loss(self, step: int, rank: int) -> Tensor:
-        """In each step a rank takes another branch, and one branch is no rank's.
+        """Return the loss; ranks use different branches in each step, and one branch is unused.
 
-        In a step beyond them the last rank of three has no rows, and a gradient for nothing.
+        In an additional step the last rank of three has no rows, and no gradients.
         """
         if step == STEPS and rank == EMPTY:
             return torch.zeros((), dtype=torch.float64, requires_grad=True).square()
@@ -62,11 +62,11 @@ class Model:
         names = ("table", "head", "bias", "shift", "frozen", branch)
         used = [self.named[name] for name in names]
         total = sum((torch.rand(p.shape, generator=made) * p + p.square()).sum() for p in used)
-        return total + 0.0 * self.named["silent"].sum()  # its gradient is there, and is zero
+        return total + 0.0 * self.named["silent"].sum()  # its gradient exists and is zero
 
 
 def train(function: Callable, group: Group, seed: int, empty: bool) -> list[dict]:
-    """The answer's shard and names in each step, and what it left behind and sent."""
+    """Return the answer's shard and names in each step, and its traffic and memory."""
     model, reports, kept = Model(seed, empty, group.size()), [], []
     for step in model.steps:
         loss, handed = model.loss(step.number, group.rank()), list(model.named.items())
@@ -97,7 +97,7 @@ def train(function: Callable, group: Group, seed: int, empty: bool) -> list[dict
 
 
 def judge_all(answer: Answer, judge: Judge) -> None:
-    """Three steps, one with an empty rank, then on two that are not the notebook's first two."""
+    """Try steps on three ranks, then with an empty rank, then on two ranks (not the first two)."""
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     for members, empty in ((THREE, []), (THREE, [EMPTY]), (TWO, [])):
@@ -114,7 +114,7 @@ def judge_all(answer: Answer, judge: Judge) -> None:
 
 
 def look_at_shards(reports: list[dict], model: Model, step: Step, where: str) -> None:
-    """The idea that explains all ranks' shards, where they are not right."""
+    """Raise the Finding that explains all ranks' shards, if they are wrong."""
     n, seen = len(reports), [one["shard"] for one in reports]
     right = bucket(step.sums, model.first, n).chunk(n)
     if looking.all_near(seen, right):
@@ -126,7 +126,7 @@ def look_at_shards(reports: list[dict], model: Model, step: Step, where: str) ->
     own = [[-(-sum(p.numel() for p in used) // n)] for used in step.each]
     shape = list(seen[0].shape)
     holds = {
-        "its own bucket": [list(x.shape) for x in seen] == own,
+        "local bucket": [list(x.shape) for x in seen] == own,
         "wrong length": seen[0].shape != right[0].shape,
         "rounded on the way": any(x.dtype != torch.float64 for x in seen),
         "wrong shard": True,
@@ -135,7 +135,7 @@ def look_at_shards(reports: list[dict], model: Model, step: Step, where: str) ->
 
 
 def ideas_of_shards(model: Model, step: Step) -> Iterator[tuple[str, list[Tensor]]]:
-    """What each rank would return under each wrong idea."""
+    """Yield each rank's result under each wrong idea."""
     n, names, sums = model.n, model.first, step.sums
     once, every = list(names), list(model.named.values())
     mine = [{p: own.get(p, 0 * p) for p in once} for own in step.each]
@@ -150,17 +150,17 @@ def ideas_of_shards(model: Model, step: Step) -> Iterator[tuple[str, list[Tensor
     for entry, *orders in (
         ("tied twice", [p for p in every if p in names], every),
         ("frozen too", list(dict.fromkeys(every))),
-        ("another order", by_last, by_last[::-1], once[::-1], sorted(once, key=names.get)),
-        ("another order", list(dict.fromkeys(p for p in by_name.values() if p in names))),
+        ("wrong order", by_last, by_last[::-1], once[::-1], sorted(once, key=names.get)),
+        ("wrong order", list(dict.fromkeys(p for p in by_name.values() if p in names))),
         ("equal taken for the same", [p for p in once if names[p] != "shift"]),
         ("equal taken for the same", list({p.shape: p for p in once[::-1]}.values())[::-1]),
         ("unused left out", [p for p in once if users[p]]),
     ):
         for order in orders:
             yield entry, bucket(zeros, order, n).chunk(n)
-    yield "not cut", [flat] * n
+    yield "not sharded", [flat] * n
     for entry, other in (
-        ("a mean over its users", bucket(over_users, once, n)),
+        ("mean over the ranks that used it", bucket(over_users, once, n)),
         ("padded one by one", bucket(sums, once, n, each=True)),
         ("padded in front", padded(raw, n, front=True)),
         ("padded without need", F.pad(raw, (0, n - len(raw) % n))),
@@ -169,7 +169,7 @@ def ideas_of_shards(model: Model, step: Step) -> Iterator[tuple[str, list[Tensor
 
 
 def look_at_names(reports: list[dict], model: Model, step: Step, where: str) -> None:
-    """Which parameters got a gradient, on any rank."""
+    """Check the names of parameters that got a gradient on any rank."""
     SAYS.refuse_each(reports, {"no names": lambda one: one["names"] is None}, where=where)
     seen, first, named = [one["names"] for one in reports], model.first, model.named
     own = [{first[p] for p in one} for one in step.each]
@@ -180,27 +180,27 @@ def look_at_names(reports: list[dict], model: Model, step: Step, where: str) -> 
     alike = {
         "used by every rank": [set.intersection(*own)],
         "a zero is a gradient": [{first[p] for p, g in step.sums.items() if g.any()}],
-        "used by nobody": [set(first.values()), set(named), trained],
+        "unused named": [set(first.values()), set(named), trained],
         "by both names": [{name for name in trained if first[named[name]] in used}],
-        "by the other name": [{last[p] for p in first if first[p] in used}],
+        "by its second name": [{last[p] for p in first if first[p] in used}],
     }
-    holds = {"its own flags": seen == own}
+    holds = {"local flags": seen == own}
     holds |= {entry: any(seen == [one] * len(own) for one in sets) for entry, sets in alike.items()}
-    head = f"The shard is right, the names are not {where}."
+    head = f"The shard is correct, but the names are wrong ({where})."
     SAYS.refuse({**holds, "wrong names": True}, head=head)
 
 
 def look_at_traffic(reports: list[dict], names: int, where: str) -> None:
-    """One reduce-scatter and a few flags; nothing left behind."""
+    """Check that the traffic is one reduce-scatter and a few flags, and no memory remains."""
     n, wanted = len(reports), len(reports[0]["shard"])
     must, flags = wanted * (n - 1) * ITEM, names * 2 * (n - 1) / n
     looks = {
         "input changed": lambda one: one["changed"],
         "one buffer reused": lambda one: one["spoiled"],
-        "all-reduce, then cut": lambda one: not one["scatters"],
+        "all-reduce, then split": lambda one: not one["scatters"],
         "too much sent": lambda one: one["scatters"] > 1 or one["bytes"] > must + FLAG * flags,
         "gradients left": lambda one: one["left"],
-        "a view of the whole": lambda one: one["held"] > ITEM * wanted + 64,
+        "view of the full bucket": lambda one: one["held"] > ITEM * wanted + 64,
     }
     SAYS.refuse_each(reports, looks, must=must, where=where)
 

@@ -1,4 +1,4 @@
-"""`where_to_divide` of lesson 10: sums and means in fp16, and the loss scale between two ends."""
+"""`where_to_divide` of lesson 10: sums and means in fp16, and the loss scale between its limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from course_classroom.judge.thought import Thought, compare, named
 from course_classroom.judge.words import Page
 
-END = torch.finfo(torch.float16).max  # 65,504; what rounds to more is inf
+END = torch.finfo(torch.float16).max  # 65,504; larger values that round up become inf
 LEAST = 2.0**-24  # half of it rounds to 0
 BIG, SMALL, LARGEST = 2048.0, 2.0**-20, 0.5  # gradients in the question
 MANY, RANKS, MICRO = 64, 8, 4
@@ -28,28 +28,31 @@ IDEAS = {
     "a rank's part #2": {"f": 2**16},
     "a rank's part #3": {"g": 2**22},
     "not divided": {"b": 2048 * 1024},
-    "a tie goes to the even one": {"c": 32, "e": 2},
+    "tie rounds to even": {"c": 32, "e": 2},
     "one step further would do": {"c": 8},
     "the smallest normal number": {"c": 2.0**-6, "e": 4096},
     "the divided sum": {"g": 1024},
     "an exponent": {"a": 5, "c": 4, "f": 10, "g": 16},
-    "a value for a part": {"d": 2**-26},
+    "value instead of fraction": {"d": 2**-26},
     "added": {"h": 1 / (RANKS + MICRO)},
     "k upside down": {"h": MICRO / RANKS},
     "k forgotten": {"h": 1 / RANKS},
     "N forgotten": {"h": 1 / MICRO},
-    "upside down": {"h": RANKS * MICRO},
+    "inverted factor": {"h": RANKS * MICRO},
 }
 MORE = (
     *(("more than is needed", {"e": scale}) for scale in (8, 64)),
     *(("lost before it is summed", {"d": part}) for part in (1, 0.25)),
-    *(("the first is forgiven", {"i": SCALE / 2**k}) for k in (0, 1, 2, OVERFLOWS - 2, OVERFLOWS)),
+    *(
+        ("only the first is forgiven", {"i": SCALE / 2**k})
+        for k in (0, 1, 2, OVERFLOWS - 2, OVERFLOWS)
+    ),
 )
 MISTAKES = named(SAYS, (*IDEAS.items(), *MORE))
 
 
 def _below(limit: float) -> float:
-    """The largest power of two that is not above a limit."""
+    """Return the largest power of two that does not exceed a limit."""
     return 2.0 ** math.floor(math.log2(limit))
 
 

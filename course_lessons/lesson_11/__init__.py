@@ -1,5 +1,5 @@
-"""The exercises of lesson 11, in its order: hooks and their frees, the size of a unit, ranks that
-want other layers, a table that is a head too."""
+"""The exercises of lesson 11, in the lesson's order: hooks that gather and free, the size of a
+unit, ranks that need different layers, and a table that is also the head."""
 
 from course_lessons.lesson_11.choose_unit import CHOOSE_UNIT
 from course_lessons.lesson_11.promise import PROMISE

@@ -1,8 +1,7 @@
-"""Gathers beside the work that they are for: one rank's messages, in the order of its calls.
+"""Gathers and the work that needs them: one rank's messages, in the order of its calls.
 
-A column is a unit's turn, and no measure of time: what can be under way while a rank works is
-decided by the order in which it asks and waits. Lesson 11 draws a step at stage 3 with 0, 1 and 2
-units of prefetch.
+A column is a unit's turn, not a measure of time, because the order of calls and waits decides which
+messages overlap with work. Lesson 11 draws a step at stage 3 with 0, 1 and 2 units of prefetch.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from course_classroom.figures.timeline import tracks
 if TYPE_CHECKING:
     from course_lib.ledger.book import Span
 
-# All of it is one rank: operations have the colours of methods.
+# All of it is one rank, so operations have the colours of methods.
 OPS = {"all_gather": (method(1), ""), "reduce_scatter": (method(3), "|||")}
 WORK = {"forward": method(2), "backward": method(0)}
-STILL, NARROW = 0.55, 0.14  # of a turn: where the rank waits for its gather, and where it does not
-SCATTERS_AT = 0.82  # of a turn: by then its gradients are there
+STILL, NARROW = 0.55, 0.14  # width of a turn's wait for its gather, if it waits and if not
+SCATTERS_AT = 0.82  # fraction of a turn after which its gradients exist
 PANEL = 1.12  # inches
 
 
 class Turn(NamedTuple):
-    """A unit's turn: its gather was asked for `ahead` turns before, and is waited for now."""
+    """A unit's turn: its gather started `ahead` turns earlier, and the rank waits for it now."""
 
     unit: int  # counted in the forward's order, from 1
     phase: str
@@ -45,25 +44,25 @@ class Turn(NamedTuple):
 
 
 def ahead(runs: Mapping[str, Sequence[Span]], *, title: str = "") -> Picture:
-    """Draw one rank's gathers and reduce-scatters in each run, by its turns."""
+    """Draw one rank's gathers and reduce-scatters in each run, by turn."""
     kept = {name: [s for s in spans if s.op in OPS and s.end] for name, spans in runs.items()}
 
     def paint(figure) -> None:
         panels = figure.subplots(len(kept), 1, sharex=True, squeeze=False)[:, 0]
         ends = [_panel(panel, name, kept[name]) for panel, name in zip(panels, kept, strict=True)]
         panels[0].set_xlim(-0.1, max(ends))
-        panels[-1].set_xlabel("order of what this rank does; no measure of time")
+        panels[-1].set_xlabel("order of this rank's actions, not a measure of time")
         looks = {f"a unit's {phase}": {"facecolor": shade} for phase, shade in WORK.items()}
         looks["waits for its gather"] = {"facecolor": CARD, "edgecolor": QUIET, "linestyle": ":"}
         for op, (shade, hatch) in OPS.items():
             looks[op] = {"facecolor": shade, "hatch": hatch, "edgecolor": CARD}
         legend(figure, looks)
 
-    # Counts and order only: times differ from run to run, what happens does not.
+    # Counts and order only, because times differ from run to run.
     words = {
         name: (
             ", ".join(f"{sum(s.op == op for s in spans)} × {op}" for op in OPS),
-            f"{begun_before(spans)} gathers begin before the rank waits for the one before",
+            f"{begun_before(spans)} gathers begin before the rank waits for the previous one",
         )
         for name, spans in kept.items()
     }
@@ -72,20 +71,20 @@ def ahead(runs: Mapping[str, Sequence[Span]], *, title: str = "") -> Picture:
 
 
 def turns(spans: Sequence[Span]) -> list[Turn]:
-    """The units' turns in order: a turn begins where the rank waits for a gather."""
+    """Return the units' turns in order: a turn begins when the rank waits for a gather."""
     gathers = _by_use(spans)
     uses = [_use(span) for span in gathers]
     forward = sum(span.phase == "forward" for span in gathers)
     found = []
     for place, span in enumerate(gathers):
-        # The last unit stays gathered: the backward's first gather is of the one before it.
+        # The last unit stays gathered, so the backward's first gather is of the unit before.
         unit = place + 1 if place < forward else 2 * forward - 1 - place
         found.append(Turn(unit, span.phase, place - bisect_right(uses, span.start)))
     return found
 
 
 def _use(span: Span) -> float:
-    """When the rank needs what this message brings."""
+    """Return the time at which the rank needs this message's data."""
     return span.waits[0][0] if span.waits else span.end
 
 
@@ -94,7 +93,7 @@ def _by_use(spans: Sequence[Span]) -> list[Span]:
 
 
 def begun_before(spans: Sequence[Span]) -> int:
-    """How many gathers were asked for before the rank waited for the gather before them."""
+    """Count the gathers that started before the rank waited for the previous gather."""
     gathers = sorted((s for s in spans if s.op == "all_gather"), key=lambda span: span.start)
     return sum(
         bool(before.waits) and after.start < before.waits[0][0]
@@ -103,7 +102,7 @@ def begun_before(spans: Sequence[Span]) -> int:
 
 
 def _panel(axis, name: str, spans: Sequence[Span]) -> float:
-    """Draw one run; where it ends, in turns."""
+    """Draw one run on an axis; return the position of its end, in turns."""
     found, uses, starts, x = turns(spans), [_use(span) for span in _by_use(spans)], [], 0.0
     for turn in found:
         starts.append(x + (NARROW if turn.ahead > 0 else STILL))
@@ -134,7 +133,7 @@ def _panel(axis, name: str, spans: Sequence[Span]) -> float:
             y = row - 0.37 + high * (place + 0.5)
             axis.barh(y, end - begin, left=begin, height=0.86 * high, **look)
     hidden = sum(turn.ahead > 0 for turn in found)
-    said = f"{name}: {hidden} of {len(found)} gathers are under way while the rank works"
+    said = f"{name}: {hidden} of {len(found)} gathers are in progress while the rank works"
     axis.set_title(said, loc="left")
     axis.set_yticks([0, 1, 2], ["this rank", "scatters", "gathers"], fontsize=8)
     axis.set(ylim=(-0.45, 2.5), xticks=[])

@@ -1,6 +1,6 @@
-"""A GPT at stage 3 beside one process: losses, gradients, norms and parameters, to 1e-10.
+"""A GPT at stage 3 compared with one process: losses, gradients, norms and parameters, to 1e-10.
 
-Lesson 11 runs it for three sizes of unit, with prefetch and without, lean and fast.
+Lesson 11 compares three sizes of unit, with and without prefetch, lean and fast.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ STEPS, CLIP = 3, 0.5
 
 
 def rows(config: Config, step: int, micro: int, rank: int, device: torch.device) -> Tensor:
-    """The (3, 9) token ids that a rank reads in a micro-batch; no other rank reads the same."""
+    """Return the (3, 9) token ids of a rank in a micro-batch; they differ between ranks."""
     drawn = torch.Generator().manual_seed(1000 * step + 10 * micro + rank)
     return torch.randint(config.vocabulary, (3, 9), generator=drawn).to(device)
 
 
 def loss_of(model: Callable[[Tensor], Tensor], ids: Tensor) -> Tensor:
-    """(b, s+1) ids → the mean loss of predicting each next one."""
+    """(b, s+1) ids → the mean loss of predicting each next id."""
     return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 
@@ -39,8 +39,8 @@ def hold_against_one_process(
     accumulate: int,
     **options: int,
 ) -> int:
-    """Train a GPT at stage 3 and a dense copy with all ranks' rows, in float64, with clipping;
-    raise AssertionError where they differ. Returns how many pieces of gradients were compared."""
+    """Train a GPT at stage 3, and a dense copy on all ranks' rows, in float64 with clipping. Raise
+    AssertionError on a difference; return the number of gradient pieces compared."""
     n, rank = mesh["dp"].size(), mesh.get_local_rank("dp")
     torch.manual_seed(5)
     dense = GPT(config).double().to(device)

@@ -1,9 +1,9 @@
-"""Memory over time: what a step takes above what is held between steps, and the part of it that is
-gathered parameters. A row for each way of running the step: left all tensors, on one scale for all
-rows; right the gathered parameters, each on a scale of its own.
+"""Memory over time: a step's memory above the memory between steps, and its gathered parameters.
+Each way to run the step has a row. The left panels show all tensors on one scale, and the right
+panels show the gathered parameters, each on a separate scale.
 
-`whole_units` notes what an engine of stage 3 has gathered, at each coming and going, and when each
-phase of the step begins. Lesson 11 draws a step with units of three sizes.
+`whole_units` records the gathered memory of a stage-3 engine at each gather and free, and the start
+of each phase of the step. Lesson 11 draws a step with units of three sizes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ PANEL = 1.2  # inches
 
 
 class Moment(NamedTuple):
-    """From here on `nbytes` of gathered parameters are in memory."""
+    """A time from which `nbytes` of gathered parameters are in memory."""
 
     seconds: float
     nbytes: int
-    what: str  # "come" or "go", and the unit; or "phase", and which begins
+    what: str  # "come" or "go", and the unit; or "phase" and its name
 
 
 class Run(NamedTuple):
-    """A step as it is drawn: the meter's points, those of the units, and what a formula says."""
+    """A step to draw: the meter's points, the units' points, and the formula's results."""
 
     memory: Sequence[tuple[float, int, str]]
     whole: Sequence[tuple[float, int, str]]
-    limit: int  # bytes of parameters whole at once, by the formula: the largest unit
+    limit: int  # bytes of parameters gathered at once, by the formula: the largest unit
     shard: int  # bytes of parameters that stay between steps
 
     @property
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
 @contextmanager
 def whole_units(engine: Engine) -> Iterator[list[Moment]]:
-    """Note what is whole, in bytes of the units' buffers, whenever one comes or goes."""
+    """Record the gathered bytes of the units' buffers at each gather and free."""
     units, zero, moments = engine.shards.units, time.perf_counter(), []
 
     def note(what: str) -> None:
@@ -73,7 +73,7 @@ def whole_units(engine: Engine) -> Iterator[list[Moment]]:
             finally:
                 after()
 
-        # On the object, so that its own calls come this way too.
+        # On the object, so that its own calls use it too.
         patched.enter_context(patch.object(it, method, call))
 
     note("begin")
@@ -87,7 +87,7 @@ def whole_units(engine: Engine) -> Iterator[list[Moment]]:
 
 
 def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
-    """Draw each run's memory above what is held between steps, over the time of its step."""
+    """Draw each run's memory above the memory between steps, over the time of its step."""
     most = max(run.peak for run in runs.values()) / MEGA
 
     def paint(figure) -> None:
@@ -102,7 +102,7 @@ def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
         rows[0, 0].set_xlim(0, 1)
         for axis in rows[-1]:
             axis.set_xlabel("part of the step")
-        figure.supylabel("MB above what is held between steps", fontsize=9)
+        figure.supylabel("MB above the memory between steps", fontsize=9)
         looks = {
             "all tensors": {"facecolor": method(3), "edgecolor": LINE},
             "gathered parameters": {"facecolor": SHADE},
@@ -118,7 +118,7 @@ def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
         )
         for name, run in runs.items()
     }
-    first = "Memory over the time of a step, above what is held between"
+    first = "Memory over the time of a step, above the memory between steps"
     alt = in_words(first, words, between="; ")
     return draw((8.4, PANEL * len(runs) + 1.0), alt, paint, title)
 
@@ -146,20 +146,20 @@ def _gathered(axis, run: Run, end: float) -> None:
     axis.axhline(limit, color=INK, linestyle="--", linewidth=1.1, label="largest unit")
     axis.set_ylim(0, 1.3 * limit)
     shard = run.shard / MEGA
-    told = f"largest unit {limit:.2f}; with the shard's {shard:.2f}: {shard + limit:.2f}"
+    told = f"largest unit {limit:.2f}, with the shard's {shard:.2f}: {shard + limit:.2f}"
     axis.text(0.995, 1.03 * limit, told, ha="right", va="bottom", fontsize=8)
     axis.set_title("gathered parameters, enlarged", loc="left")
 
 
 def _stairs(points: Sequence[tuple[float, int, str]], end: float) -> tuple[list, list]:
-    """Parts of the step and megabytes, up to its end."""
+    """Return times as fractions of the step, and megabytes, up to the step's end."""
     times = [point[0] / end for point in points] + [1.0]
     levels = [max(0, point[1]) / MEGA for point in points]
     return times, [*levels, levels[-1]]
 
 
 def _hills(points: Sequence[tuple[float, int, str]]) -> int:
-    """How often parameters come and go: the line's ways up that end in a way down."""
+    """Count the peaks of the line: rises (gathers) that are followed by a fall (a free)."""
     levels = [0, *(point[1] for point in points if not point[2].startswith(PHASE)), 0]
     triples = zip(levels, levels[1:], levels[2:], strict=False)
     return sum(before < now > after for before, now, after in triples)

@@ -1,5 +1,5 @@
-"""`promise` of lesson 11: stage 3 for a stack of layers, held against the dense stack on all rows,
-against the messages of the ledger, and against what the meter finds between the layers."""
+"""`promise` of lesson 11: stage 3 for a stack of layers, compared with the dense stack on all rows.
+The ledger checks the messages, and the meter counts full weights between the layers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from course_lessons.lesson_11.meter import Meter
 from course_lib.collectives.call import Group
 from course_lib.memory.lifetimes import StorageWatch
 
-STEPS, RATE = 3, 0.1  # in the third step there is another stack at the same time
+STEPS, RATE = 3, 0.1  # in the third step a second stack is alive
 SENT = {"all_gather", "reduce_scatter"}  # in a backward
 SAYS = words.Page(__file__, "promise")
 
 
 class Dense:
-    """A stack with these widths before and after each layer, and b rows for each of n ranks: the
-    same on every rank, and on the judge."""
+    """A dense stack with these widths before and after each layer, and b rows for each of n ranks,
+    identical on every rank and in the judge's process."""
 
     def __init__(self, widths: list[int], b: int, n: int, seed: int):
         made = torch.Generator().manual_seed(seed)
@@ -35,7 +35,7 @@ class Dense:
         self.xs, self.dys = (draw(STEPS, n, b, widths[k]) for k in (0, -1))
 
     def parts(self, flats: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """(weight, bias) of each layer, from both of them end to end."""
+        """Return each layer's (weight, bias), as views of the layer's flat tensor."""
         pairs = zip(self.widths, flats, strict=True)
         return [(one[:-wide].view(wide, narrow), one[-wide:]) for (narrow, wide), one in pairs]
 
@@ -47,7 +47,7 @@ class Dense:
 
     @cached_property
     def steps(self) -> list[tuple[list[Tensor], list[Sequence[Tensor]]]]:
-        """(the output, the flat gradients) of each rank's own rows, in each step of training."""
+        """Return (outputs, flat gradients) for all ranks' rows, in each training step."""
         flats, steps = self.start, []
         for xs, dys in zip(self.xs, self.dys, strict=True):
             leaves = [one.clone().requires_grad_() for one in flats]
@@ -60,22 +60,22 @@ class Dense:
         return steps
 
     def total(self, step: int) -> list[Tensor]:
-        """The gradients summed over the ranks, a flat one for each layer."""
+        """Return the gradients summed over the ranks, as a flat tensor for each layer."""
         return [sum(parts) for parts in zip(*self.steps[step][1], strict=True)]
 
     def pieces(self, flats: Sequence[Tensor], rank: int) -> list[Tensor]:
-        """A rank's piece of each layer, filled up with zeros."""
+        """Return a rank's piece of each layer, padded with zeros."""
         return [F.pad(one, (0, -one.numel() % self.n)).chunk(self.n)[rank] for one in flats]
 
     def right(self, step: int, report: dict) -> bool:
-        """Whether a rank's output and its shards' gradients are the dense ones."""
+        """Return True if a rank's output and its shards' gradients match the dense stack's."""
         did, rank = report["steps"][step], report["rank"]
         wanted = [self.steps[step][0][rank], *self.pieces(self.total(step), rank)]
         return looking.all_near([did["out"], *did["grads"]], wanted)
 
 
 def through(layers: list[Callable], x: Tensor, after_layer: Callable = lambda y: None) -> Tensor:
-    """The rows after the stack, with a tanh after each layer."""
+    """Return the stack's output for x, with a tanh after each layer."""
     for layer in layers:
         x = torch.tanh(layer(x))
         after_layer(x)
@@ -83,8 +83,8 @@ def through(layers: list[Callable], x: Tensor, after_layer: Callable = lambda y:
 
 
 def run(function: Callable, group: Group, widths: list[int], b: int, seed: int) -> dict:
-    """Three steps of SGD with the shards that `function(layers, group)` has given back; between any
-    two layers, in both directions, the meter counts what is as large as a whole weight."""
+    """Run three steps of SGD with the shards from `function(layers, group)`; between layers, in
+    both directions, the meter counts tensors as large as a full weight."""
     dense, rank = Dense(widths, b, group.size(), seed), group.rank()
     wanted = [one.numel() for one in dense.pieces(dense.start, rank)]
     with StorageWatch() as watch:
@@ -120,9 +120,9 @@ def run(function: Callable, group: Group, widths: list[int], b: int, seed: int) 
 
 
 def _step(layers: list, shards: list, x: Tensor, dy: Tensor, meter: Meter, beside: list) -> dict:
-    """A step; between its forward and its backward there is the forward of another stack."""
+    """Run a step, with a second stack's forward pass between its forward and backward passes."""
     in_forward, in_backward = [], []
-    complete = []  # how many layers have a complete weight, after each layer's forward
+    complete = []  # number of layers with a complete weight, after each layer's forward
 
     def after_layer(y: Tensor) -> None:
         y.register_hook(lambda grad: in_backward.append(meter.now(2)))
@@ -170,16 +170,16 @@ def judge_promise(answer: Answer, judge: Judge) -> None:
 
 
 def look_at_values(reports: list[dict], dense: Dense, when: str) -> None:
-    """A flat leaf a layer, a rank's piece of it; outputs and gradients of the first step."""
+    """Check that each layer has a flat leaf, a rank's piece, and check the first step's values."""
     n, (outs, alone), total = dense.n, dense.steps[0], dense.total(0)
     whole = sum(one.numel() for one in dense.start)
     pieces = [dense.pieces(dense.start, rank) for rank in range(n)]
     looks = {
         "not a list of tensors": lambda r: r["sizes"] is None,
-        "not cut": lambda r: r["shards"] is None and sum(r["sizes"]) >= whole,
+        "not sharded": lambda r: r["shards"] is None and sum(r["sizes"]) >= whole,
         "wrong size": lambda r: r["shards"] is None,
         "shards that take no gradient": lambda r: not r["leaves"],
-        "somebody else's piece": lambda r: not looking.all_near(r["shards"], pieces[r["rank"]]),
+        "wrong rank's piece": lambda r: not looking.all_near(r["shards"], pieces[r["rank"]]),
         "wrong output": lambda r: not looking.near(r["out"], outs[r["rank"]]),
         "no gradient": lambda r: None in r["grads"],
     }
@@ -189,7 +189,7 @@ def look_at_values(reports: list[dict], dense: Dense, when: str) -> None:
     if all(fine):
         return
     given = {
-        "own rows alone": alone,
+        "only own rows": alone,
         "a mean": [[g / n for g in total]] * n,
         "n times": [[g * n for g in total]] * n,
     }
@@ -205,26 +205,26 @@ def look_at_values(reports: list[dict], dense: Dense, when: str) -> None:
 
 
 def look_at_the_way(reports: list[dict], dense: Dense, when: str) -> None:
-    """Nothing whole but the layer at work; a gather for each layer in each direction and a
-    reduce-scatter; then the later steps, with shards that have moved, the last with two stacks."""
+    """Check that only the active layer is full, with two gathers and one reduce-scatter per layer.
+    Then check later steps, with changed shards and, in the last step, two stacks."""
     layers = len(dense.start)
     piece = sum(one.numel() for one in dense.pieces(dense.start, 0))
     move = piece * looking.ITEM * (dense.n - 1)
     memory = {
-        "cut, and kept whole": lambda r: r["held"],
+        "sharded, full copy kept": lambda r: r["held"],
         "the graph keeps it": lambda r: r["forward"] > 1 and r["complete"] <= 1,
-        "not freed behind the forward": lambda r: r["forward"] > 1,
+        "not freed after the forward": lambda r: r["forward"] > 1,
         "not freed in the backward": lambda r: r["backward"] > 2 or r["after"],
     }
     traffic = {
-        "all-reduce, then cut": lambda r: "all_reduce" in r["back"],
+        "all-reduce, then split": lambda r: "all_reduce" in r["back"],
         "a message for each parameter": lambda r: r["messages"] > layers,
         "over budget": lambda r: (
             r["bytes"][0] > move + 1 or r["bytes"][1] > 2 * move + 1 or set(r["back"]) - SENT
         ),
     }
     later = {
-        "another second step": lambda r: not dense.right(1, r),
+        "wrong second step": lambda r: not dense.right(1, r),
         "two stacks at once": lambda r: not dense.right(2, r) or r["again"] != layers,
     }
     for looks in (memory, traffic, later):

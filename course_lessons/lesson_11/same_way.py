@@ -1,6 +1,5 @@
-"""`same_way` of lesson 11: each rank wants other layers, in each batch, and a gather needs all
-ranks. Each gather carries its layer's number: ranks which mean different ones get a note and not a
-hang."""
+"""`same_way` of lesson 11: ranks need different layers in each batch, but a gather needs all ranks.
+Each gather sends its layer's number, so ranks in different gathers are reported."""
 
 from __future__ import annotations
 
@@ -27,11 +26,12 @@ MISTAKES = {
 
 
 class Batches:
-    """Weights (layer, h, h), rows (call, n, b, h) and wishes [call][rank][layer], alike everywhere.
+    """Weights (layer, h, h), rows (call, n, b, h) and wishes [call][rank][layer], identical on all
+    ranks.
 
-    First as many wishes for each rank, and different ones: on their own ways they would never
-    notice. One layer all want, one two, one a rank alone, one none. Then one rank wants nothing,
-    the next two layers, a third one of them; then none wants any.
+    In the first batch, all ranks wish for equally many layers, but not the same, so their gathers
+    would silently mix. Some layers are needed by all ranks, by two, by one, or by none. In the
+    second batch, one rank needs no layer, one two, and one only one. In the third, none needs any.
     """
 
     def __init__(self, b: int, h: int, n: int, seed: int):
@@ -47,7 +47,7 @@ class Batches:
     def through(
         self, call: int, ways: Sequence[Sequence[bool]], by: Callable | None = None
     ) -> list[Tensor]:
-        """Each rank's rows after the layers for which its way is True."""
+        """Return each rank's rows after the layers for which its way is True."""
         by, found = by or (lambda x, w: x + torch.tanh(x @ w.T)), []
         for x, way in zip(self.xs[call], ways, strict=True):
             for weight, goes_there in zip(self.weights, way, strict=True):
@@ -57,7 +57,7 @@ class Batches:
 
 
 class Unit:
-    """One layer's weight, cut: `gather()` gives it whole, `free()` takes it away again."""
+    """A layer's sharded weight: `gather()` returns it in full, `free()` releases it."""
 
     def __init__(self, number: int, weight: Tensor, group: Group, log: dict, meter: Meter):
         n, rank = group.size(), group.rank()
@@ -91,7 +91,7 @@ class Unit:
 
 
 def run(function: Callable, group: Group, b: int, h: int, seed: int) -> dict:
-    """Some batches, one after another, with other wishes each time."""
+    """Run several batches in sequence, each with different wishes for layers."""
     n, rank = group.size(), group.rank()
     given, calls = Batches(b, h, n, seed), []
     with StorageWatch() as watch:
@@ -125,23 +125,23 @@ def judge_same_way(answer: Answer, judge: Judge) -> None:
     h = 5 + seed % 3
     for members, *sizes in ((looking.THREE, 2, h), (looking.TWO, 3, h + 1)):
         when = on(members)
-        # In the second batch rank 0 wants nothing.
+        # In the second batch rank 0 needs nothing.
         reports = judge.trial(answer, run, *sizes, seed, members=members, when=when, empty=[0])
-        refuse_none(reports, when, "the rows that have gone through their layers")
+        refuse_none(reports, when, "the rows after their layers")
         given = Batches(*sizes, len(members), seed)
         calls = list(zip(*(report["calls"] for report in reports), strict=False))
         look_at_values(calls, given, when)
         look_at_traffic(calls, given, when)
 
 
-Calls = Sequence[Sequence[dict]]  # of each batch what each rank reports
+Calls = Sequence[Sequence[dict]]  # each rank's reports for each batch
 
 
 def look_at_values(calls: Calls, given: Batches, when: str) -> None:
-    """All ranks in the same gather, always; a rank's rows through the layers that it wants."""
+    """Check that all ranks are in the same gather, and check each rank's rows after its layers."""
     n, b = given.xs.shape[1:3]
     ways = {
-        "ranks that part": lambda did: did["told"],
+        "ranks in different gathers": lambda did: did["told"],
         "input changed": lambda did: did["changed"],
         "wrong shape": lambda did: did["out"] is None,
     }
@@ -153,27 +153,27 @@ def look_at_values(calls: Calls, given: Batches, when: str) -> None:
         return
     looking.refuse_idea(seen[0], looking.ideas(SAYS, ideas(given, n)), when)
     if looking.all_near(seen[0], right[0]):
-        raise SAYS("another later batch", when=when)
+        raise SAYS("wrong in a later batch", when=when)
     looking.refuse_general(seen[0], right[0], when, sizes={"rows": b, "layers": LAYERS})
     raise SAYS("wrong output", when=when)
 
 
 def ideas(given: Batches, n: int) -> Iterator[tuple[str, list[Tensor]]]:
-    """What each rank would give of its first batch under each wrong idea."""
+    """Yield each rank's result of its first batch under each wrong idea."""
     wanted = given.wanted[0]
     votes, first = [sum(some) for some in zip(*wanted, strict=True)], wanted[0]
 
     def own(enough: Callable[[int], bool], votes: Sequence[int] = votes) -> list[list[bool]]:
-        """Each rank's wishes, where there are `enough` votes."""
+        """Return each rank's wishes for layers with `enough` votes."""
         return [[w and enough(k) for w, k in zip(way, votes, strict=True)] for way in wanted]
 
     for entry, ways in (
-        ("somebody else's layer", [[k > 0 for k in votes]] * n),
+        ("unwanted layer used", [[k > 0 for k in votes]] * n),
         ("only where all agree", own(lambda k: k == n)),
-        ("a rank of its own decides", [first] * n),
-        ("a rank of its own decides", own(bool, first)),
+        ("first rank decides", [first] * n),
+        ("first rank decides", own(bool, first)),
         ("only where most agree", own(lambda k: k > 1)),
-        ("one vote exactly", own(lambda k: k == 1)),
+        ("exactly one vote", own(lambda k: k == 1)),
         ("none", own(lambda k: False)),
     ):
         yield entry, given.through(0, ways)
@@ -182,18 +182,18 @@ def ideas(given: Batches, n: int) -> Iterator[tuple[str, list[Tensor]]]:
 
 
 def look_at_traffic(calls: Calls, given: Batches, when: str) -> None:
-    """The gathers that some rank wants, one small message, one layer whole at a time."""
+    """Check that only needed gathers and a small message occur, with one full layer at a time."""
     n = given.xs.shape[1]
     piece = -(-given.weights[0].numel() // n) + 1  # and the layer's number
     for batch, reports in enumerate(calls, 1):
         due = sum(map(any, zip(*given.wanted[batch - 1], strict=True)))
         budget = (due * piece + 2 * LAYERS) * looking.ITEM * (n - 1)
         looks = {
-            "all whole at once": lambda did: did["most"] > 1 or did["now"],
-            "gathered for nobody": lambda did, due=due: did["gathers"] > due,
+            "all gathered at once": lambda did: did["most"] > 1 or did["now"],
+            "unneeded gathers": lambda did, due=due: did["gathers"] > due,
             "a message for each layer": lambda did: did["others"] > 1,
             "more bytes": lambda did, budget=budget: did["bytes"] > budget,
-            "copies kept whole": lambda did: did["copies"],
+            "full copies kept": lambda did: did["copies"],
         }
         SAYS.refuse_each(reports, looks, batch=batch, due=due, budget=budget, when=when)
 

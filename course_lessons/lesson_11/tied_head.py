@@ -1,5 +1,5 @@
-"""`tied_head` of lesson 11: a small model trains at stage 3 with the answer's head, held against
-the dense one, the messages of a head of the check's own, and what is whole in memory."""
+"""`tied_head` of lesson 11: a small model trains at stage 3 with the answer's head. It is compared
+with the dense model, and its messages and memory with the check's own head."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from course_lib.memory.lifetimes import StorageWatch
 
 SAYS = words.Page(__file__, "tied_head")
 STEPS, RATE, BLOCKS = 3, 0.05, 2
-PROMISED = "gathered only while its unit runs"  # the library's words
+PROMISED = "gathered only while its unit runs"  # as the library words it
 
 
 class Dense:
-    """Table (v, h), blocks (block, h, h), ids and logits' gradients (step, n, b, s); b·s is smaller
-    than h: logits than the table. Alike on every rank and on the judge."""
+    """Table (v, h), blocks (block, h, h), ids and logits' gradients (step, n, b, s). b·s is smaller
+    than h, so logits are smaller than the table. All ranks and the judge draw the same numbers."""
 
     def __init__(self, b: int, s: int, v: int, h: int, seed: int, n: int):
         made = torch.Generator().manual_seed(seed)
@@ -33,12 +33,12 @@ class Dense:
         self.table, self.blocks = draw(v, h) / 2, draw(BLOCKS, h, h) / 2
         self.ids = torch.randint(v, (STEPS, n, b, s), generator=made)
         self.dys = draw(STEPS, n, b, s, v)
-        # Of two more models, whose heads are made before this one's and after it.
+        # Of two more models, whose heads are made before and after this one's.
         self.other_tables = [self.table + k for k in (1, 2)]
 
     def steps(self, only: str = "") -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(logits of the ranks, the table after it, the head's inputs) of each step; `only` one of
-        the table's two uses has a gradient."""
+        """Return (the ranks' logits, the table after the step, the head's inputs) for each step;
+        with `only`, just one of the table's two uses has a gradient."""
         table, blocks, steps = self.table.clone(), self.blocks.clone(), []
         for ids, dys in zip(self.ids, self.dys, strict=True):
             leaves = [table.clone().requires_grad_(), blocks.clone().requires_grad_()]
@@ -56,14 +56,14 @@ class Dense:
 
 
 def our_head(tokens: nn.Embedding) -> nn.Module:
-    """The head whose messages are the budget."""
+    """Return the check's own head, whose messages define the budget."""
     head = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False, device="meta")
     head.weight = tokens.weight
     return head
 
 
 def run(function: Callable, group: Group, *sizes: int) -> dict:
-    """Train with the answer's head, then with the check's own."""
+    """Train with the answer's head, then with the check's own head."""
     dense = Dense(*sizes, group.size())
     return {**_train(function, dense, group), "ours": _train(our_head, dense, group)}
 
@@ -76,8 +76,8 @@ def _train(function: Callable, dense: Dense, group: Group) -> dict:
     with StorageWatch() as watch:
 
         def head(tokens: nn.Embedding) -> nn.Module:
-            # Another model's head before this one and one after it: what is kept is met again.
-            # Parameters that the answer makes have the tables' dtype.
+            # Heads of other models before and after this one reveal state that is kept. New
+            # parameters of the answer have the tables' dtype.
             torch.set_default_dtype(torch.float64)
             try:
                 for each in (others[0], tokens, others[1]):
@@ -125,7 +125,7 @@ def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: Met
     if not (bench.plain(logits) and logits.shape == dy.shape):
         return
     found["logits"] = logits.detach().clone()
-    if len(report["steps"]) == 2:  # after the forward the unit that ends it may stay
+    if len(report["steps"]) == 2:  # the unit that ends the forward may stay
         report["kept"] = meter.now(1)
     _, back = bench.watched(lambda: engine.backward((logits * dy).sum()))
     report["bytes"] = there["bytes"] + back["bytes"]  # of the last step
@@ -133,7 +133,7 @@ def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: Met
         report[op] = there["ops"].get(op, 0) + back["ops"].get(op, 0)
     engine.step()
     with engine.gathered(engine.model):
-        # In halves: a copy of the whole one would be found in the next step.
+        # In halves, because a full copy would be found in the next step.
         found["table"] = [half.clone() for half in engine.model[0].weight.detach().chunk(2)]
 
 
@@ -151,11 +151,11 @@ def judge_tied(answer: Answer, judge: Judge) -> None:
 
 
 def look_at_the_head(reports: list[dict], dense: Dense, when: str) -> None:
-    """A module that has the table for a parameter, and no other; the first logits."""
+    """Check that the head is a module whose only parameter is the table; check its first logits."""
     form = {
         "not a module": lambda r: not r["module"],
         "one head for all #1": lambda r: r["shared"],
-        "another table": lambda r: not r["same"],
+        "embedding changed": lambda r: not r["same"],
         "used outside its module": lambda r: r["promise"],
         "untied": lambda r: r["extra"],
     }
@@ -172,8 +172,8 @@ def look_at_the_head(reports: list[dict], dense: Dense, when: str) -> None:
 
 
 def look_at_steps(reports: list[dict], dense: Dense, when: str) -> None:
-    """Logits, tables and messages of three steps, and the table whole while it is used, once."""
-    SAYS.refuse_each(reports, {"a copy kept whole": lambda r: r["before"]}, when=when)
+    """Check three steps' logits, tables and messages, and that a full table exists only in use."""
+    SAYS.refuse_each(reports, {"full copy kept": lambda r: r["before"]}, when=when)
     half = {use: dense.steps(use)[0][1] for use in ("lookup", "head")}
     for rank, report in enumerate(reports):
         tables = [torch.cat(did["table"]) for did in report["steps"]]
@@ -183,11 +183,11 @@ def look_at_steps(reports: list[dict], dense: Dense, when: str) -> None:
         for k, (logits, table, _) in enumerate(dense.steps()):
             seen = [report["steps"][k]["logits"], tables[k]]
             if not looking.all_near(seen, [logits[rank], table]):
-                raise SAYS("another step", step=k + 1, rank=rank, when=when)
+                raise SAYS("wrong step", step=k + 1, rank=rank, when=when)
     beyond = {"all_gather": 0, "reduce_scatter": 0, "bytes": 64}  # ours
     budget = {
-        "whole all the way": lambda r: r["in the blocks"],
-        "a second whole table": lambda r: r["kept"] > 1,
+        "table never freed": lambda r: r["in the blocks"],
+        "a second full table": lambda r: r["kept"] > 1,
         "over budget": lambda r: any(r[k] > r["ours"][k] + more for k, more in beyond.items()),
     }
     SAYS.refuse_each(reports, budget, when=when)

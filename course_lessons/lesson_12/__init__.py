@@ -1,5 +1,5 @@
-"""The exercises of lesson 12, in its order: an estimator's numbers, two bandwidths', and two
-functions whose choices are run on the judge's ranks and measured there."""
+"""The exercises of lesson 12, in the lesson's order: numbers from an estimator and from two
+bandwidths, and two functions whose choices are run and measured on the judge's ranks."""
 
 from course_lessons.lesson_12.eighteen import EIGHTEEN
 from course_lessons.lesson_12.hides import HIDES

@@ -1,8 +1,7 @@
-"""What an offloaded step carries between its tiers, in the order in which it goes.
+"""Data that an offloaded step moves between its tiers, in order.
 
-`crossing` notes on a rank every copy between device and host and every read and write of a file;
-`crossings` draws them as four lanes below each other, each in the colour of the tier that its bytes
-leave. Lesson 12 draws a step.
+`crossing` records on a rank every copy between device and host and every file access. `crossings`
+draws them in four lanes, each in the colour of the source tier. Lesson 12 draws a step.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ LANES = {
     "read": "file → host",
     "written": "host → file",
 }
-# Of the tier that the bytes leave, as stacked_bars draws device, host and disk.
+# Of the source tier, as stacked_bars draws device, host and disk.
 SHADES = {way: method(PARTS[k]) for way, k in zip(LANES, (0, 1, 2, 1), strict=True)}
-HIGH, WIDE = 0.8, 8.2  # inches: of a lane, of the picture
+HIGH, WIDE = 0.8, 8.2  # inches: height of a lane, width of the picture
 
 
 class Crossing(NamedTuple):
-    """So many bytes on one of the four ways, during a phase of the step."""
+    """A transfer of `nbytes` bytes on one of the four ways, during a phase of the step."""
 
     way: str
     nbytes: int
@@ -40,10 +39,9 @@ class Crossing(NamedTuple):
 
 @contextmanager
 def crossing(engine: Engine) -> Iterator[list[Crossing]]:
-    """Note what `engine` carries in here; a file's bytes count when they are asked for.
+    """Record the transfers of `engine` in the `with` block; a file's bytes count at the request.
 
-    A collective that goes through the host, as gloo's of GPU tensors does, copies for its own sake:
-    such copies are left out.
+    Copies that a collective makes through the host, as gloo does for GPU tensors, are omitted.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -91,15 +89,15 @@ def crossing(engine: Engine) -> Iterator[list[Crossing]]:
 
 
 def totals(noted: Sequence[Crossing]) -> dict[str, int]:
-    """Bytes by way, all four."""
+    """Return the bytes of each of the four ways."""
     return {way: sum(one.nbytes for one in noted if one.way == way) for way in LANES}
 
 
 def crossings(noted: Sequence[Crossing], *, title: str = "") -> Picture:
-    """Draw a step: every crossing a bar as high as its bytes, all lanes on one scale."""
+    """Draw a step: every transfer is a bar as high as its bytes, all lanes on one scale."""
     if not noted:
-        raise ValueError("nothing has crossed: is the engine one with offload=?")
-    told = ["What crosses between the tiers."]
+        raise ValueError("nothing was transferred: does the engine have offload=?")
+    told = ["Transfers between the tiers."]
     for phase, first, last in _phases(noted):
         sums = {way: nbytes for way, nbytes in totals(noted[first:last]).items() if nbytes}
         words = ", ".join(f"{LANES[way]} {shown(nbytes)}" for way, nbytes in sums.items())

@@ -1,5 +1,5 @@
-"""`eighteen` of lesson 12: DeepSpeed's estimate for one model, put together from its parts; a wrong
-idea is another count in the same model."""
+"""`eighteen` of lesson 12: DeepSpeed's estimate for one model, built from its parts. A wrong idea
+changes a count in the same model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from course_classroom.judge.thought import Thought, counted, held_against, named
 from course_classroom.judge.words import Page
 
-P, Q, GPUS, NODES = 6e9, 0.3e9, 4, 2  # parameters, of the largest layer; on each node; nodes
+P, Q, GPUS, NODES = 6e9, 0.3e9, 4, 2  # parameters, those of the largest layer; GPUs per node, nodes
 
 
 @dataclass(frozen=True)
 class Model:
-    """One way to count: bytes of a parameter, and what is divided by what."""
+    """A counting model: bytes per parameter, and the divisors."""
 
     half: float = 2
     update: float = 16
@@ -23,8 +23,8 @@ class Model:
     gpu_parts: float = GPUS * NODES
     node_parts: float = NODES
     builders: float = GPUS
-    away: float | None = None  # of a parameter, where states are away; None: what an update touches
-    away_too: float = 0  # what goes with the parameters is less by this
+    away: float | None = None  # of a parameter with offloaded states (None: as in an update)
+    away_too: float = 0  # subtracted for data offloaded with the parameters
     gigabyte: float = 1e9
 
     def answers(self) -> dict[str, float]:
@@ -61,43 +61,43 @@ IDEAS = {
     "both gradients": {"half": 4},
     "a layer without its gradient": {"layer": 2},
     "the layer forgotten": {"layer": 0},
-    "not cut": {"gpu_parts": 1},
-    "cut over one node": {"gpu_parts": GPUS},
-    "every node has all": {"node_parts": 1},
+    "not sharded": {"gpu_parts": 1},
+    "sharded over one node": {"gpu_parts": GPUS},
+    "not divided by nodes": {"node_parts": 1},
     "a GPU's share": {"node_parts": GPUS * NODES},
     "no reserve": {"room": 1.0},
     "built once": {"builders": 1},
     "built on all nodes": {"builders": GPUS * NODES},
     "built in 16 bits": {"built": 2},
     "built with its states": {"built": 18},
-    "moments alone": {"update": 8},
+    "only the moments": {"update": 8},
     "the parameters go too": {"away": 18},
     "the gradient stays": {"away": 12},
     "parameters forgotten": {"away_too": 2},
-    "the layer is cut": {"layer": 4 / (GPUS * NODES)},
+    "the layer is sharded": {"layer": 4 / (GPUS * NODES)},
     "GiB": {"gigabyte": 2**30},
 }
 ANSWERS = RIGHT.answers()
 _, _, *GPU, BOTH, STATES, WHOLE, BUILT, SHARDED = ANSWERS  # the fields' names
 # Wrong ideas about a few fields.
 ALONE = {
-    "what goes away stays": {GPU[1]: (4 * Q + 16 * P / (GPUS * NODES)) / 1e9},
-    "cut over the nodes alone": {GPU[0]: (4 * Q + 18 * P / NODES) / 1e9},
+    "offloaded bytes counted": {GPU[1]: (4 * Q + 16 * P / (GPUS * NODES)) / 1e9},
+    "sharded only over nodes": {GPU[0]: (4 * Q + 18 * P / NODES) / 1e9},
     "a reserve on the GPU": {field: 1.5 * ANSWERS[field] for field in GPU},
-    "nothing has gone": dict.fromkeys(GPU[1:], ANSWERS[GPU[0]]),
+    "nothing offloaded": dict.fromkeys(GPU[1:], ANSWERS[GPU[0]]),
     "the parameters stay": {GPU[2]: ANSWERS[GPU[1]]},
-    "masters and moments alone": {"bytes, all states": 12},
-    "all of it": {"bytes, an update": 18},
+    "only masters and moments": {"bytes, all states": 12},
+    "parameter counted too": {"bytes, an update": 18},
     "a layer with its states": {GPU[2]: 18 * Q / 1e9},
     "nothing is built": {BUILT: 0.0, SHARDED: 0.0},
-    "whole all the same": {SHARDED: ANSWERS[BUILT]},
+    "full model built": {SHARDED: ANSWERS[BUILT]},
     "a share of the model": {SHARDED: 4 * P / NODES * 1.5 / 1e9},
-    "both at once": {WHOLE: ANSWERS[BOTH] + ANSWERS[BUILT]},
+    "counts added": {WHOLE: ANSWERS[BOTH] + ANSWERS[BUILT]},
     "building forgotten": {WHOLE: ANSWERS[BOTH]},
     "built and kept": {field: ANSWERS[field] + ANSWERS[SHARDED] for field in (BOTH, STATES)},
     "one process builds": {WHOLE: ANSWERS[STATES]},
     "built once": {WHOLE: ANSWERS[BUILT] / GPUS},
-    "the states that are there": dict.fromkeys((BUILT, SHARDED), ANSWERS[BOTH]),
+    "states on the host": dict.fromkeys((BUILT, SHARDED), ANSWERS[BOTH]),
 }
 MISTAKES = (*counted(SAYS, RIGHT, IDEAS), *named(SAYS, ALONE))
 JUDGE = held_against(RIGHT, MISTAKES, apart=True)

@@ -1,5 +1,5 @@
-"""The ladder of `walk_ladder`, and the right way down it and back up in rows. An `Attempt` stands
-for a machine, keeps what was tried on it, and raises where a setting needs too much. Lesson 12."""
+"""The ladder of `walk_ladder`, with the right way down it and back up in rows. An `Attempt` is a
+machine that records the tried settings and raises if one needs too much. Lesson 12."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ REMEDIES = (
     {"offload": "cpu"},
     {"offload": runs.BOTH},
 )
-# Of an engine: its stage, and what is away.
+# Of an engine: its stage, and the offloaded parts.
 KINDS = [(0, None), *((stage, away) for stage in (1, 2, 3) for away in (None, "cpu"))]
 KINDS.append((3, runs.BOTH))
-ENOUGH = 60  # attempts; the longest way that is tried has 14
-Needs = Callable[[Mapping], int]  # the bytes that a setting takes
+ENOUGH = 60  # attempts; the longest way has 14
+Needs = Callable[[Mapping], int]  # the bytes that a setting needs
 
 
 def ladder(rows: int) -> Iterator[dict]:
-    """The start, and each rung on top of those before it."""
+    """Yield the settings of the start and of each rung, which adds to the earlier rungs."""
     now = {"rows": rows, "accumulate": 1, "recompute": False, "stage": 0, "offload": None}
     for rung in ({}, {"rows": 1, "accumulate": rows}, *REMEDIES):
         now = {**now, **rung}
@@ -37,30 +37,30 @@ def ladder(rows: int) -> Iterator[dict]:
 
 
 def on_rung(of: int, rung: int, rows: int) -> dict:
-    """The settings there, with so many rows at once of as many as a batch has."""
+    """Return the settings of a rung, with `rows` rows at a time out of `of`."""
     return {**list(ladder(of))[rung], "rows": rows, "accumulate": of // rows}
 
 
 def rung_of(settings: Mapping) -> int | None:
-    """How far down a setting is, whatever its rows (rung 1 for the start); None: on no rung."""
+    """Return the rung of settings regardless of rows (1 for the start), or None if no rung fits."""
     rungs = enumerate(list(ladder(1))[1:], 1)
     return next((i for i, rung in rungs if all(settings[k] == rung[k] for k in KEYS[2:])), None)
 
 
 def batch_of(settings: Mapping) -> int | None:
-    """The rows that a step trains on; None where these are no whole numbers."""
+    """Return the rows of a step, or None if the counts are not positive integers."""
     counts = settings["rows"], settings["accumulate"]
     whole = all(isinstance(k, int) and not isinstance(k, bool) and k > 0 for k in counts)
     return counts[0] * counts[1] if whole else None
 
 
 class _AnotherBatch(BaseException):
-    """Ends a walk that would train with another batch: no engine is to run with it."""
+    """An exception that ends a walk with a different batch, for which no engine should run."""
 
 
 @dataclass
 class Attempt:
-    """One step on a machine with `limit` bytes, of which a setting takes `needs(setting)`."""
+    """Training steps on a machine with `limit` bytes; a setting needs `needs(setting)` bytes."""
 
     rows: int
     limit: int
@@ -69,13 +69,13 @@ class Attempt:
     tried: list[dict] = field(default_factory=list)
 
     def __call__(self, **settings) -> int:
-        """Train a step like this: the most bytes that were held, or OutOfMemory."""
+        """Train a step with these settings; return the peak bytes, or raise OutOfMemory."""
         unknown = set(settings) ^ set(KEYS)
         if unknown:
-            raise TypeError(f"attempt takes {', '.join(KEYS)}; what of {', '.join(unknown)}?")
+            raise TypeError(f"attempt takes {', '.join(KEYS)}, so check {', '.join(unknown)}")
         self.tried.append(copy.deepcopy(settings))
         if len(self.tried) > ENOUGH:
-            raise RuntimeError(f"that were more than {ENOUGH} attempts: does the walk end?")
+            raise RuntimeError(f"more than {ENOUGH} attempts: does the walk end?")
         if batch_of(settings) != self.rows:
             raise _AnotherBatch
         most = self.needs(settings)
@@ -92,7 +92,7 @@ class Attempt:
 
 
 def walk(attempt: Attempt) -> dict | None:
-    """The right way: down until it fits, then as many rows as fit."""
+    """Take the right walk: down until a step fits, then up to the most rows that fit."""
     settings = next(filter(attempt.fits, ladder(attempt.rows)), None)
     while settings and settings["accumulate"] > 1:
         more = {**settings, "rows": 2 * settings["rows"], "accumulate": settings["accumulate"] // 2}
@@ -103,7 +103,7 @@ def walk(attempt: Attempt) -> dict | None:
 
 
 def report(function: Callable, machine: Attempt) -> dict:
-    """The answer's walk on a machine, beside the right one."""
+    """Run the answer's walk on a machine, and the right walk for comparison."""
     right, short = walk(machine), list(machine.tried)
     machine.tried.clear()
     raised, out = False, None
@@ -114,7 +114,7 @@ def report(function: Callable, machine: Attempt) -> dict:
     except _AnotherBatch:
         pass
     settings = plain(out) if isinstance(out, Mapping) and set(out) == set(KEYS) else None
-    sound = (  # an engine of these settings can be made, with that batch
+    sound = (  # an engine with these settings and this batch is possible
         settings is not None
         and batch_of(settings) == machine.rows
         and settings["recompute"] in (False, True)
@@ -135,14 +135,14 @@ def report(function: Callable, machine: Attempt) -> dict:
 
 
 def plain(settings: Mapping) -> dict:
-    """Settings that can be sent and compared: whole numbers as int, what is no setting in words."""
+    """Return settings that can be sent and compared, with words for any invalid value."""
 
     def sent(value: object) -> object:
         if value is None or type(value) in (bool, int, float, str) or value == runs.BOTH:
             return value
         try:
             return operator.index(value)
-        except Exception:  # whatever an answer has put there
+        except Exception:  # any object that an answer put there
             return repr(value)[:80]
 
     return {key: sent(settings[key]) for key in KEYS}

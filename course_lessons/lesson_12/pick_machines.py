@@ -1,5 +1,5 @@
-"""Machines for `pick_stage`, small ones that are run and large ones that are counted, and what each
-known wrong idea would choose. Lesson 12."""
+"""Machines for `pick_stage`: small machines for runs, large machines for counts, and the choice of
+each known wrong idea. Lesson 12."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lessons.lesson_12 import runs
 from course_lib.estimate import per_parameter, states
 from course_lib.gpt import Config
 
-# From the fastest to the one that keeps least on the device.
+# From the fastest to the one with the least memory on the device.
 SETTINGS = (
     {"stage": 0},
     {"stage": 1},
@@ -27,12 +27,12 @@ TIERS = ("device", "host")
 Room = dict[str, float]
 Needs = list[list[Room]]  # [setting][rank]
 ORDER, ANOTHER_ORDER = tuple(range(len(SETTINGS))), (3, 4, 0, 6, 5, 2, 1)
-# (which setting fits exactly on the tight rank; what is missing there: bytes, or a part of all)
+# (the setting that fits exactly on the tight rank, the shortage there in bytes or as a part)
 MACHINES = ((2, 0), (2, 1), (4, 0), (3, 0), (0, 0), (2, 0.05), (6, 1))
 
 
 class Machine(NamedTuple):
-    """The room of every rank, the settings' order by their numbers, and which model it is for."""
+    """The memory of every rank, the order of the settings, and the size of the model."""
 
     rooms: list[Room]
     order: tuple[int, ...] = ORDER
@@ -40,7 +40,7 @@ class Machine(NamedTuple):
 
 
 def config_of(seed: int, *, large: bool) -> Config:
-    """The large one has bytes that no float32 can count, and no engine is made of it."""
+    """Return a config; the large config's bytes exceed float32's exact integers."""
     if large:
         return Config.gpt2(hidden=7168, layers=2, heads=56, vocabulary=50_261, length=64)
     return runs.config_of(seed)
@@ -57,18 +57,18 @@ def needs(
 
 
 def fit(need: Needs, rooms: Sequence[Room], setting: int, tiers: Sequence[str] = TIERS):
-    """Of each rank, whether the setting fits there."""
+    """Return True or False for each rank, depending on whether the setting fits there."""
     pairs = zip(need[setting], rooms, strict=True)
     return [all(one[tier] <= room[tier] for tier in tiers) for one, room in pairs]
 
 
 def first(need: Needs, rooms: Sequence[Room], tiers: Sequence[str], order: Sequence[int]):
-    """The first setting that fits on every rank; None where none does."""
+    """Return the first setting that fits on every rank, or None if there is none."""
     return next((i for i in order if all(fit(need, rooms, i, tiers))), None)
 
 
 def machines(need: Sequence[Needs]) -> list[Machine]:
-    """From what the small model and the large one need; on the last three, the large one's."""
+    """Return machines for the needs of both models; the last three are for the large model."""
     small, large = need
     n, closed = len(small[0]), closed_form(config_of(0, large=True), 1)
     padded = int(large[0][0]["device"] - closed[0][0]["device"])
@@ -79,9 +79,9 @@ def machines(need: Sequence[Needs]) -> list[Machine]:
 
 
 def _tight(need: Needs, rank: int, setting: int, missing: float) -> Machine:
-    """One where a rank has what a setting needs, but for what is missing."""
+    """Return a machine with one rank whose memory is a setting's bytes minus `missing`."""
     room, rooms = dict(need[setting][rank]), _much(need)
-    short = "host" if setting == 6 else "device"  # the last one keeps nothing on the device
+    short = "host" if setting == 6 else "device"  # the last one stores nothing on the device
     room[short] -= math.ceil(missing * room[short]) if isinstance(missing, float) else missing
     rooms[rank] = room
     return Machine(rooms)
@@ -93,8 +93,8 @@ def _much(need: Needs) -> list[Room]:
 
 def _more(need: Needs) -> Iterator[Machine]:
     rooms = _much(need)
-    # Rank 0 has no host, the last rank little on its device: what comes after a rank's first
-    # setting need not fit there.
+    # Rank 0 has no host and the last rank has little device memory, so settings after a rank's
+    # first fit need not fit there.
     rooms[0]["host"] = 0
     rooms[-1] = {tier: max(need[k][-1][tier] for k in (3, 4)) * 51 // 50 for tier in TIERS}
     yield Machine(rooms)
@@ -107,7 +107,7 @@ def _more(need: Needs) -> Iterator[Machine]:
 
 
 def closed_form(config: Config, n: int) -> Needs:
-    """Bytes for a parameter, times the parameters."""
+    """Return each setting's needs as bytes per parameter times the number of parameters."""
     psi = states(config, stage=0, n=1).partition.numel
     rough = []
     for one in SETTINGS:
@@ -119,7 +119,7 @@ def closed_form(config: Config, n: int) -> Needs:
 
 
 def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, int | None]]:
-    """What each known wrong idea, by its entry in the words, would choose: the setting's number."""
+    """Return each known wrong idea's entry and choice, the number of a setting or None."""
     rooms, order, n = machine.rooms, machine.order, len(machine.rooms)
     least = {tier: min(room[tier] for room in rooms) for tier in TIERS}
     mean = {tier: sum(room[tier] for room in rooms) / n for tier in TIERS}
@@ -133,7 +133,7 @@ def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, i
         return [{tier: change(room[tier]) for tier in TIERS} for room in rooms]
 
     def where(enough: Callable[[list[bool]], bool]) -> int | None:
-        """The first setting that fits on ranks that are `enough`."""
+        """Return the first setting for which `enough` accepts the list of ranks that it fits."""
         return next((i for i in order if enough(fit(need, rooms, i))), None)
 
     some_keys = [{k: v for k, v in one.items() if k != "persist"} for one in SETTINGS]
@@ -143,7 +143,7 @@ def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, i
         ("the host forgotten", choice(tiers=("device",))),
         ("the device forgotten", choice(tiers=("host",))),
         ("one sum for all tiers", choice(both, sums, ("all",))),
-        ("sixteen bytes a number", choice(closed_form(config, n))),
+        ("sixteen bytes per parameter", choice(closed_form(config, n))),
         ("not to the byte", choice(rooms=each(lambda room: 1.002 * room))),
         ("not to the byte", choice(rooms=each(lambda room: room - 1))),
         ("rounded on the way", choice(rooms=each(lambda room: float(torch.tensor(float(room)))))),
@@ -152,9 +152,9 @@ def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, i
         ("one rank is enough", where(any)),
         ("the least room", choice(rooms=[least] * n)),
         ("the mean room", choice(rooms=[mean] * n)),
-        ("another optimizer", choice(needs(config, n, optimizer="sgd"))),
-        ("another optimizer", choice(needs(config, n, optimizer="momentum"))),
-        ("a part of a setting", choice(needs(config, n, settings=some_keys))),
+        ("wrong optimizer", choice(needs(config, n, optimizer="sgd"))),
+        ("wrong optimizer", choice(needs(config, n, optimizer="momentum"))),
+        ("keys left out", choice(needs(config, n, settings=some_keys))),
         ("the last of the first ones", None if None in firsts else max(firsts, key=order.index)),
-        ("another order", first(need, rooms, TIERS, ORDER)),
+        ("wrong order", first(need, rooms, TIERS, ORDER)),
     ]

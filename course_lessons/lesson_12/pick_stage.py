@@ -1,5 +1,5 @@
-"""`pick_stage` of lesson 12: the fastest setting whose states fit on every rank of a machine; on
-each small one the choice is made an engine and trained, and what it really holds is measured."""
+"""`pick_stage` of lesson 12: the fastest setting whose states fit on every rank of a machine. On
+small machines the chosen engine is trained and its memory is measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from course_lib import zero
 from course_lib.collectives import all_gather
 from course_lib.gpt import Config
 
-SMALL = 2048  # bytes: a few flags, and not a model
+SMALL = 2048  # bytes: a few flags, but not a model
 SAYS = words.Page(__file__, "pick_stage")
 FORM = {
     "input changed": lambda one: one["changed"],
@@ -30,7 +30,7 @@ FORM = {
 
 
 def run(function: Callable, group: dist.ProcessGroup, seed: int, plans: Sequence[dict]) -> list:
-    """The answer's choice on every machine, and what that setting really holds on this rank."""
+    """Return the answer's choice on every machine, and that setting's memory on this rank."""
     mesh, notes, measured = runs.mesh_of(group), [], {}
     for machine in (park.Machine(**plan) for plan in plans):
         config, room = park.config_of(seed, large=machine.large), machine.rooms[group.rank()]
@@ -54,7 +54,7 @@ def run(function: Callable, group: dist.ProcessGroup, seed: int, plans: Sequence
 
 
 def _holds(config: Config, mesh, chosen: int) -> dict[str, int]:
-    """With gradients alive, by the meter."""
+    """Measure the engine's memory by tier while gradients are alive."""
     settings = {k: v for k, v in SETTINGS[chosen].items() if k != "persist"}
     with runs.engine_of(config, mesh, **settings) as engine:
         runs.backward(engine, config, 0, 1)
@@ -65,7 +65,7 @@ def _holds(config: Config, mesh, chosen: int) -> dict[str, int]:
 
 
 def judge_pick(answer: Answer, judge: Judge) -> None:
-    """Machines on three ranks, then on two that are not the notebook's first two."""
+    """Try machines on three ranks, then on two ranks that are not the first two."""
     judge.take(answer, __name__, runs.__name__)
     seed = looking.fresh_seed() % 1000
     for members in (looking.THREE, looking.TWO):
@@ -90,7 +90,7 @@ def judge_pick(answer: Answer, judge: Judge) -> None:
             SAYS.refuse({"the ranks disagree": len(set(each)) > 1}, choices=told, where=where)
             if chosen != right[k]:
                 kept = k and always == {right[0]}
-                SAYS.refuse({"kept from another machine": kept}, got=shown(chosen), where=where)
+                SAYS.refuse({"kept from an earlier machine": kept}, got=shown(chosen), where=where)
                 SAYS.refuse({"further than needed #1": always == {len(SETTINGS) - 1}})
                 held = need[True][chosen] if plan.large and chosen is not None else None
                 held = held or [note["holds"] for note in notes]
@@ -104,31 +104,31 @@ def judge_pick(answer: Answer, judge: Judge) -> None:
 def what_came(
     chosen: int | None, right: int | None, plan: park.Machine, held: list[dict], where: str
 ) -> tuple[str, str]:
-    """The entry for a wrong choice, whatever the idea behind it, and what came of it in words."""
+    """Return the entry for a wrong choice that no idea explains, and its result in words."""
     if chosen is None:
-        return "gave up", f"None was returned {where}, and a setting fits."
+        return "gave up", f"Your function returned None ({where}), but a setting fits."
     for rank, tier in product(range(len(held)), TIERS):
         took, room = held[rank][tier], plan.rooms[rank][tier]
         if took > room:
-            done = f"was {'counted' if plan.large else 'run'} {where}"
-            held_there = f"rank {rank} held {took:,} bytes on its {tier} and had room for {room:,}"
-            return "does not fit", f"{shown(chosen)} {done}: {held_there}."
+            done = f"The check {'counted the bytes of' if plan.large else 'ran'} {shown(chosen)}"
+            held_there = f"rank {rank} held {took:,} bytes on its {tier}, with room for {room:,}"
+            return "does not fit", f"{done} ({where}), but {held_there}."
     if right is not None and plan.order.index(chosen) > plan.order.index(right):
         return "further than needed #2", (
-            f"{shown(chosen)} was tried {where}, and it fits. So does {shown(right)}, which comes "
-            "before it and is faster."
+            f"Your function chose {shown(chosen)} ({where}). It fits, but so does {shown(right)}, "
+            "which is earlier in the list and faster."
         )
-    return "wrong setting", f"{shown(chosen)} was chosen {where}."
+    return "wrong setting", f"Your function chose {shown(chosen)} ({where})."
 
 
 def shown(chosen: int | None) -> str:
-    """A setting in words."""
+    """Describe the setting with this number."""
     if chosen is None:
         return "None"
     one = SETTINGS[chosen]
     away = one.get("offload")
-    more = "" if away is None else " with both away" if isinstance(away, dict) else " with cpu"
-    return f"stage {one['stage']}{more}"
+    what = "states and parameters" if isinstance(away, dict) else "states"
+    return f"stage {one['stage']}" + (f" with {what} on the CPU" if away else "")
 
 
 PICK = frame.Exercise(judge=judge_pick, **SAYS.about)

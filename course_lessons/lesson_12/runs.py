@@ -1,5 +1,5 @@
-"""What both functions of lesson 12 are tried with: a small GPT, an engine, and what a step of it
-takes on the rank that needs most, measured by the meter."""
+"""Common parts of lesson 12's trials: a small GPT, an engine, and the measured memory of a step on
+the rank that needs most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = {"optimizer": "cpu", "parameters": "cpu"}
 
 
 def config_of(seed: int, **keys) -> Config:
-    """Sizes that nothing divides by, other ones for each seed."""
+    """Return a config with indivisible sizes that depend on the seed."""
     sizes = {"vocabulary": 29 + seed % 5, "hidden": 16 + 8 * (seed % 2), "inner": 43 + seed % 7}
     return Config.llama(length=LENGTH, layers=1, heads=4, kv_heads=2, **{**sizes, **keys})
 
@@ -50,9 +50,9 @@ def backward(engine: Engine, config: Config, step: int, rows: int) -> None:
 
 
 def step_needs(config: Config, mesh: DeviceMesh, rows: int, accumulate: int, **settings) -> int:
-    """The most bytes that a step holds on the device of any rank: all of it, measured."""
+    """Measure a step's peak device bytes, all included, on the rank with the highest peak."""
     with engine_of(config, mesh, accumulate=accumulate, **settings) as engine:
-        for step in range(2):  # the first one makes the optimizer's states
+        for step in range(2):  # the first one creates the optimizer's states
             here = zero.holdings(engine)["device"]
             with budget(from_now=True) as inner:
                 for micro in range(accumulate):

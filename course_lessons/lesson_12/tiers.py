@@ -1,4 +1,4 @@
-"""Tiers of memory as boxes in a row, with what is kept in each and what is carried between them.
+"""Tiers of memory as boxes in a row, with the data kept in each and moved between them.
 
 Lesson 12 draws device, host and disk of an offloaded step.
 """
@@ -11,20 +11,20 @@ from course_classroom.figures.colours import INK, QUIET, Picture, draw
 from course_classroom.figures.shapes import arrow, box, in_inches
 
 BOX, GAP, LINE = 1.9, 2.15, 0.19  # inches: a box, the space between two, a line of text
-FILL = "#ececec"  # no rank's colour
+FILL = "#ececec"  # not a rank's colour
 
 
 def tiers(
     keeps: Mapping[str, Sequence[str]], carried: Sequence[tuple[str, str, str]], *, title: str = ""
 ) -> Picture:
-    """Draw `keeps[tier]`, lines of text, and an arrow for each of `carried`: from which tier, to
-    which next to it, and what."""
+    """Draw a box with the lines of `keeps[tier]` for each tier, and an arrow for each (source tier,
+    adjacent target tier, data) of `carried`."""
     names = list(keeps)
-    gaps: list[list[tuple[bool, str]]] = [[] for _ in names[1:]]  # to the right, and what
+    gaps: list[list[tuple[bool, str]]] = [[] for _ in names[1:]]  # to the right, and the data
     for source, target, what in carried:
         start, stop = names.index(source), names.index(target)
         if abs(start - stop) != 1:
-            raise ValueError(f"{source} → {target}: these two are no neighbours")
+            raise ValueError(f"{source} → {target}: these two are not neighbours")
         gaps[min(start, stop)].append((start < stop, what))
     lines = max(map(len, keeps.values())) + 1
     high = max(lines * LINE + 0.3, 0.48 * max(map(len, gaps), default=0) + 0.15)

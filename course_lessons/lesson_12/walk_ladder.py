@@ -1,6 +1,6 @@
-"""`walk_ladder` of lesson 12: one remedy after another until a step fits, and then back up in rows,
-on real engines that are measured on the judge's ranks, and on machines of paper: there a step takes
-so much for each row, less where it is recomputed, and so much for the states of a stage."""
+"""`walk_ladder` of lesson 12: remedies one after another until a step fits, then back up in rows.
+It runs real engines, measured on the judge's ranks, and simulated machines, on which a step needs
+some bytes per row (fewer with recomputation) and some bytes for a stage's states."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from course_lessons.lesson_12 import runs
 from course_lessons.lesson_12.ladder_walk import Attempt, Needs, batch_of, rung_of
 
 ROWS = 2
-# (the rung where it fits first, how many rows fit there); None: nothing fits
+# (the first rung that fits, the number of rows that fit there), or None if nothing fits
 BUDGETS = ((4, 2), (0, ROWS), (2, 1), (7, 1), None)
-# On paper: (a rank's rows, the first rung that fits, how many rows fit there).
+# Simulated: (a rank's rows, the first rung that fits, the rows that fit there).
 MACHINES = ((8, 0, 8), (16, 1, 2), (8, 2, 4), (64, 3, 64), (16, 4, 4), (32, 5, 8), (8, 6, 8))
 MACHINES += ((64, 7, 32), (1, 4, 1), (4, None, 0))
 SAYS = words.Page(__file__, "walk_ladder")
 
 
 def measured(seed: int, group: dist.ProcessGroup, known: dict[str, int]) -> Needs:
-    """What a setting takes on this group, measured once."""
+    """Return a function that measures each setting's bytes on this group once."""
     mesh = runs.mesh_of(group)
 
     def needs(settings: Mapping) -> int:
@@ -40,17 +40,17 @@ def measured(seed: int, group: dist.ProcessGroup, known: dict[str, int]) -> Need
 
 
 def machines(needs: Needs, when: str = "") -> Iterator[Attempt]:
-    """One for each of BUDGETS: with what the wanted setting takes on this group."""
+    """Yield a machine for each of BUDGETS, limited to the wanted setting's bytes on this group."""
     for wanted in BUDGETS:
         limit = 1000 if wanted is None else needs(way.on_rung(ROWS, *wanted))
         yield Attempt(ROWS, limit, needs, f"{when}, with a budget of {limit:,} bytes")
 
 
 def on_paper(rows: int, rung: int | None, fit: int, seed: int) -> Attempt:
-    """A machine on which `fit` of `rows` fit at `rung`, and on no rung before it any."""
+    """Return a machine on which `fit` of `rows` rows fit at `rung`, and none at earlier rungs."""
     drawn = random.Random(seed)
-    row = drawn.randint(2, 4)  # bytes of a recomputed one
-    kept = row * drawn.randint(70, 90)  # of one that is not
+    row = drawn.randint(2, 4)  # bytes of a recomputed row
+    kept = row * drawn.randint(70, 90)  # of a stored row
     states = [drawn.randint(1, 99) + 1000 * k for k in range(len(way.KINDS), 0, -1)]
 
     def needs(settings: Mapping) -> int:
@@ -61,12 +61,12 @@ def on_paper(rows: int, rung: int | None, fit: int, seed: int) -> Attempt:
         return settings["rows"] * each + states[way.KINDS.index(kind)]
 
     limit = 0 if rung is None else needs(way.on_rung(rows, rung, fit))
-    where = f"on a machine of paper with room for {limit:,} bytes and a batch of {rows}"
+    where = f"on a simulated machine with room for {limit:,} bytes and a batch of {rows}"
     return Attempt(rows, limit, needs, where)
 
 
 def measure(seed: int, members: list[int]) -> dict[str, int]:
-    """What the settings on the right ways take on these ranks; all ranks call this."""
+    """Measure the settings of the right walks on these ranks; all ranks must call this."""
     group, known = dist.new_group(members), {}
     if dist.get_rank() in members:
         for machine in machines(measured(seed, group, known)):
@@ -77,19 +77,19 @@ def measure(seed: int, members: list[int]) -> dict[str, int]:
 def run(
     function: Callable, group: dist.ProcessGroup, seed: int, known: list[dict], when: str
 ) -> list[dict]:
-    """The answer's walk under each budget, beside the right one; then on machines of paper."""
+    """Run the answer's walk and the right walk under each budget, then on simulated machines."""
     needs = measured(seed, group, known[group.rank()])
     paper = [on_paper(*one, seed + k) for k, one in enumerate(MACHINES)]
     return [way.report(function, machine) for machine in (*machines(needs, when), *paper)]
 
 
 def judge_ladder(answer: Answer, judge: Judge) -> None:
-    """Five budgets and machines of paper, on two ranks, then on three."""
+    """Try five budgets and simulated machines, on two ranks, then on three ranks."""
     judge.take(answer, __name__, runs.__name__)
     seed = looking.fresh_seed() % 2**16
     for members in (looking.TWO, looking.THREE):
         when = on(members)
-        # Each setting is trained before the answer's time begins: a busy machine takes a while.
+        # Each setting is trained before the answer's time begins, because it is slow when busy.
         needs = judge.measured(measure, seed, members)
         given = (seed, [needs[rank] for rank in members], when)
         reports = judge.trial(answer, run, *given, members=members, when=when)
@@ -98,12 +98,12 @@ def judge_ladder(answer: Answer, judge: Judge) -> None:
 
 
 def look(walks: Sequence[dict], where: str) -> None:
-    """One machine: what came back on every rank, then the way that led to it."""
+    """Check one machine: the result on every rank, then the attempts before it."""
     one = walks[0]
     right, got = one["right"], one["settings"]
     for settings in one["tried"]:
         if batch_of(settings) != one["rows"]:
-            raise SAYS("another batch", **{**settings, "batch": one["rows"], "where": where})
+            raise SAYS("wrong batch", **{**settings, "batch": one["rows"], "where": where})
     nothing = [walk["kind"] == "NoneType" for walk in walks]
     holds = {
         "gave up at the first": one["raised"] and right,
@@ -121,19 +121,19 @@ def look(walks: Sequence[dict], where: str) -> None:
 
 
 def look_at_settings(one: dict, where: str) -> None:
-    """The settings that came back: a batch like the caller's, that fits, and as fast as can be."""
+    """Check that the returned settings have the caller's batch, fit, and are the fastest."""
     got, right, needs = one["settings"], one["right"], one["needs"]
     over, other = needs is not None and needs > one["limit"], got != right
     alike = all(got[k] == right[k] for k in ("recompute", "stage", "offload"))
     holds = {
         "not settings #2": batch_of(got) is None,
-        "another batch": batch_of(got) != one["rows"],
+        "wrong batch": batch_of(got) != one["rows"],
         "not settings #3": needs is None,
         "it does not shard": over and got["stage"] == 0 and right["stage"],
         "does not fit #2": over,
         "not back up #1": other and alike,
         "a rung left out #1": other and right["recompute"] and not got["recompute"],
-        "beside the ladder #1": other and rung_of(got) is None,
+        "not on the ladder #1": other and rung_of(got) is None,
         "a rung left out #3": other and one_left_out(one),
         "further down than needed": other,
     }
@@ -143,13 +143,13 @@ def look_at_settings(one: dict, where: str) -> None:
 
 
 def look_at_the_way(one: dict, where: str) -> None:
-    """The attempts: on rungs, none after the first that fits, in the right way's order, none twice;
-    one that the right way repeats may be left out."""
+    """Check the attempts. All are on rungs in the right order, none comes after the first fit, and
+    they differ; a repeated attempt may be omitted."""
     rungs = [rung_of(settings) for settings in one["tried"]]
     tried, short = once(one["tried"]), once(one["short"])
 
     def is_up(settings: dict) -> bool:
-        """Whether it is of the way back up: on the last rung, with more than one row."""
+        """Return True for settings on the way back up: on the last rung, with several rows."""
         last = rung_of(settings) == rung_of(short[-1]) and settings != short[0]
         return settings["rows"] > 1 and last
 
@@ -159,13 +159,13 @@ def look_at_the_way(one: dict, where: str) -> None:
     stepwise = short[1:2] == left[:1] and more and more[0]["rows"] > 1 and rung_of(more[0]) == 1
     odd = next((one for k, one in enumerate(tried) if short[k : k + 1] != [one]), None)
     holds = {
-        "beside the ladder #2": None in rungs,
+        "not on the ladder #2": None in rungs,
         "went on after it fit": max((r for r in rungs if r), default=0) > rung_of(one["right"]),
         "rows step by step": stepwise,
         "not back up #2": up and not any(map(is_up, tried)),
         "not twice as many": up,
         "a rung left out #2": left,
-        "another order": odd,
+        "wrong order": odd,
         "too many attempts": len(one["tried"]) > len(one["short"]),
     }
     about = {"did": "left out" if left else "also tried", "up": next(iter(up), None)}
@@ -176,22 +176,22 @@ def look_at_the_way(one: dict, where: str) -> None:
 
 
 def one_left_out(one: dict) -> bool:
-    """Whether it began at the top, and tried all rungs of the right way but one."""
+    """Return True if a walk started at the top and omitted just one rung of the right walk."""
     left = set(map(rung_of, one["short"])) - set(map(rung_of, one["tried"]))
     return len(left) == 1 and 1 not in left
 
 
 def once(tried: list[dict]) -> list[dict]:
-    """Each attempt where it came first."""
+    """Return the attempts without repetitions, in the order of their first occurrence."""
     return [settings for i, settings in enumerate(tried) if settings not in tried[:i]]
 
 
 def shown(settings: dict | None) -> str:
-    """Settings in words."""
+    """Describe settings in words, or None."""
     if settings is None:
         return "None"
     away = settings["offload"]
-    more = "" if away is None else ", both away" if isinstance(away, dict) else ", states away"
+    more = "" if away is None else ", both on CPU" if isinstance(away, dict) else ", states on CPU"
     again = ", recomputing" if settings["recompute"] else ""
     rows = f"{settings['rows']} row{'s'[: settings['rows'] != 1]}"
     return f"Stage {settings['stage']}{more}{again}, {rows} {settings['accumulate']} times"

@@ -1,5 +1,5 @@
-"""The exercises of lesson 13, in its order: a question answered with numbers, three functions over
-configs, the last of which is run with FSDP2 on the judge's ranks, and one over the log of a run."""
+"""The exercises of lesson 13, in the lesson's order: a question about numbers, three functions on
+configs, the last of which runs with FSDP2 on the judge's ranks, and a function on logs."""
 
 from course_lessons.lesson_13.fill_batch import FILL_BATCH
 from course_lessons.lesson_13.in_fsdp2 import IN_FSDP2

@@ -1,5 +1,5 @@
-"""`fill_batch` of lesson 13: the batch triple, filled in as DeepSpeed does it, or refused, in drawn
-configs with one, two or all three sizes; a wrong idea is known by what it gives on all of them."""
+"""`fill_batch` of lesson 13: the batch triple, filled in as by DeepSpeed, or refused, in random
+configs with one, two or all three sizes. Wrong ideas are recognised by their results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from course_lib.collectives.call import Group
 
 SAYS = words.Page(__file__, "fill_batch")
 
-# Other keys, and among their values those that count as false in Python.
+# Other keys, some with values that are false in Python.
 OTHERS = {"gradient_clipping": 0.5, "zero_optimization": {"stage": 2}, "dump_state": False}
 OTHERS |= {"steps_per_print": 0, "fp16": {}, "communication_data_type": None}
 Case = tuple[dict, int]  # a config, and the number of ranks
 
 
 def drawn(seed: int) -> list[Case]:
-    """Configs and world sizes: every choice of the three, right ones and ones that are refused."""
+    """Draw configs and world sizes: every subset of the three sizes, both valid and refused."""
     r = Random(seed)
     cases: list[Case] = []
     for world in (1, *r.choices((2, 3, 4, 6, 8), k=7)):
@@ -38,9 +38,9 @@ def drawn(seed: int) -> list[Case]:
             right, odd = {name: sizes[name] for name in names}, r.choice(names)
             more, wrong = sizes[odd] + r.randint(1, max(1, world - 1)), r.choice((0, -sizes[odd]))
             some += [right, {**right, odd: more}, {**right, odd: wrong}]
-        few = r.randint(1, max(1, world - 1))  # fewer samples than ranks: a share is below 1
+        few = r.randint(1, max(1, world - 1))  # fewer samples than ranks, so a share is below 1
         some += [{TRAIN: few}, {TRAIN: few, TIMES: times}]
-        for name in (TIMES, MICRO):  # divides by this and by the world, not by the product
+        for name in (TIMES, MICRO):  # divides by this and by the world, but not by the product
             size = world * r.randint(1, 3)
             some += [{TRAIN: size * (world * r.randint(0, 2) + 1), name: size}]
         cases += [(_dressed(r, one), world) for one in some]
@@ -49,17 +49,17 @@ def drawn(seed: int) -> list[Case]:
 
 
 def _dressed(r: Random, sizes: dict) -> dict:
-    """The sizes among some other keys, in any order."""
+    """Return a config with the sizes and some other keys, in random order."""
     config = [*sizes.items(), *r.sample([*OTHERS.items()], 3)]
     r.shuffle(config)
     return dict(config)
 
 
-# ---- what runs on the judge's ranks
+# ---- code on the judge's ranks
 def run(function: Callable, group: Group, seed: int) -> list[dict]:
-    """What came of `function(config, world)` in each case: three sizes, or None; looks at its form,
-    and what fills in their words."""
-    reports, kept = [], []  # kept: what came back, all of it alive at once
+    """Run `function(config, world)` in each case; return three sizes or None, the looks at the
+    result's form, and the values for their words."""
+    reports, kept = [], []  # kept: all results, alive at once
     for config, world in drawn(seed):
         out, error, given = bench.called(function, config, world)
         named = {name: size for name, size in config.items() if name in TRIPLE}
@@ -76,7 +76,7 @@ def run(function: Callable, group: Group, seed: int) -> list[dict]:
         odd = next((name for name in TRIPLE if type(sizes[name]) is not int), TRAIN)
         form |= {
             "other keys lost": lost,
-            "keys of another config": more,
+            "keys of a different config": more,
             "not a new dictionary": any(out is one for one in (given[0], *kept)),
             "a size missing": sizes[odd] is None,
             "not a number": isinstance(sizes[odd], str),
@@ -89,7 +89,7 @@ def run(function: Callable, group: Group, seed: int) -> list[dict]:
 
 
 def _plain(size: object) -> int | float | str | None:
-    """A size as data, a whole number of any type as int; of what is no number its type's name."""
+    """Return a size as data: any integer as an int, and other types by name."""
     try:
         return "bool" if isinstance(size, bool) else int(operator.index(size))
     except (TypeError, RuntimeError):
@@ -103,23 +103,23 @@ multiplied, positive = partial(filled, signs=False), partial(filled, product=Fal
 
 
 def _read_as(**other: int | None) -> Fill:
-    """Filled in rightly, as if a config had said something else."""
+    """Return a rule that fills in correctly as if a config had different values."""
     return lambda sizes: filled(sizes._replace(**other))
 
 
 def _divided(sizes: Sizes) -> bool:
-    """The batch is named, and not both of the others, which it is divided by."""
+    """Return True if the batch is given and one or both divisors are not."""
     return sizes.above_zero() and sizes.train is not None and None in sizes
 
 
 def _a_multiple(sizes: Sizes) -> bool:
-    """All three are there, and the batch is a multiple of their product."""
+    """Return True if all sizes are given and the batch is a multiple of the others' product."""
     train, micro, times, world = sizes
     return None not in sizes and sizes.above_zero() and train % (micro * times * world) == 0
 
 
 def _by_each(sizes: Sizes) -> Sizes | None:
-    """The batch is divided by the named size and by the world, and each is tested by itself."""
+    """Divide the batch by the given size and by the world, testing each separately."""
     train, *divisors = sizes
     return None if any(size and train % size for size in divisors) else guessed(sizes)
 
@@ -131,7 +131,7 @@ def _rounded_up(sizes: Sizes) -> Sizes:
 
 
 def gives(fill: Fill, case: Case, so: Callable = bool) -> list[int] | None:
-    """What a rule makes of a case where it is `so`: the sizes, or None where they are refused."""
+    """Return a rule's sizes for a case where `so` holds, or None if the rule refuses them."""
     sizes = Sizes.of(*case)
     known = fill(sizes) if so(sizes) else filled(sizes)
     return known and [*known[:3]]
@@ -139,18 +139,22 @@ def gives(fill: Fill, case: Case, so: Callable = bool) -> list[int] | None:
 
 IDEAS = [
     by_cases.Idea("sizes", *SAYS.of(entry), partial(gives, fill, so=so))
-    for entry, so, fill in (  # where an idea is wrong, and what it makes of sizes there
-        ("one rank alone", lambda s: True, _read_as(world=1)),
+    for entry, so, fill in (  # the cases where an idea is wrong, and its sizes there
+        ("world size left out", lambda s: True, _read_as(world=1)),
         ("not checked #1", lambda s: True, guessed),
-        ("three are believed #1", lambda s: None not in s, guessed),
-        ("three are believed #2", _a_multiple, guessed),
-        ("three are believed #3", lambda s: s.world == 1 and None not in s, guessed),
+        ("contradiction accepted #1", lambda s: None not in s, guessed),
+        ("contradiction accepted #2", _a_multiple, guessed),
+        ("contradiction accepted #3", lambda s: s.world == 1 and None not in s, guessed),
         ("not checked #2", lambda s: s.world == 1, positive),
         ("the batch changed in silence", lambda s: None not in s, _read_as(train=None)),
         ("accumulates by itself", lambda s: s.train and s.count(None) == 2, _read_as(micro=1)),
-        ("from accumulation alone", lambda s: s.train is s.micro is None, _read_as(micro=1)),
+        ("only accumulation named", lambda s: s.train is s.micro is None, _read_as(micro=1)),
         ("wants two of three", lambda s: s.count(None) > 1, lambda s: None),
-        ("zero is not there", lambda s: True, lambda s: filled(Sizes(*(x or None for x in s)))),
+        (
+            "zero treated as missing",
+            lambda s: True,
+            lambda s: filled(Sizes(*(x or None for x in s))),
+        ),
         ("sign not looked at #1", lambda s: True, multiplied),
         ("sign not looked at #2", lambda s: 0 not in s, multiplied),
         ("rounded down", _divided, guessed),
@@ -165,12 +169,12 @@ IDEAS = [
 ]
 
 
-# ---- what is said of it
+# ---- verdicts
 def judge_batch(answer: Answer, judge: Judge) -> None:
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     cases = drawn(seed)
-    when = f"in {len(cases)} drawn cases"
+    when = f"in {len(cases)} randomly chosen cases"
     for reports in judge.trial(answer, run, seed, members=looking.THREE, when=when):
         kinds = {one["about"]["kind"] for one in reports if not one["refused"]}
         SAYS.refuse({"nothing returned": kinds == {"A NoneType"}})
@@ -178,13 +182,13 @@ def judge_batch(answer: Answer, judge: Judge) -> None:
             SAYS.refuse(one["form"], **one["about"])
         look_at_sizes(cases, reports)
         for one in reports:
-            other = {"another error": one["sizes"] is None and not one["refused"]}
+            other = {"wrong error": one["sizes"] is None and not one["refused"]}
             SAYS.refuse(other, **one["about"])
 
 
 def look_at_sizes(cases: Sequence[Case], reports: Sequence[Mapping]) -> None:
-    """Raise a Finding where sizes are not DeepSpeed's, by the name of the idea that gives all of
-    them, or all where every size is above zero, or where the same sizes are named."""
+    """Raise a Finding for sizes that differ from DeepSpeed's, by the idea that gives all results,
+    or all with positive sizes, or all with the same sizes given."""
     seen, right = [one["sizes"] for one in reports], [gives(filled, case) for case in cases]
     every, sizes = range(len(cases)), [Sizes.of(*case) for case in cases]
     wrong = [k for k in every if seen[k] != right[k]]
@@ -192,9 +196,9 @@ def look_at_sizes(cases: Sequence[Case], reports: Sequence[Mapping]) -> None:
         return
     first = reports[wrong[0]]["about"]
     mine = seen[wrong[0]] or f"{first['kind']} ({first['text']})"
-    its = "fills in other sizes" if right[wrong[0]] else "refuses it"
-    told = f"{len(wrong)} of {len(cases)} drawn cases are not DeepSpeed's. "
-    told += f"{first['case']}: you have {mine}, and DeepSpeed {its}."
+    its = "fills in different sizes" if right[wrong[0]] else "raises an error"
+    told = f"Your result differs from DeepSpeed's in {len(wrong)} of {len(cases)} randomly chosen "
+    told += f"cases. For {first['case']}, your result is {mine}, but DeepSpeed {its}."
     named = [[size is None for size in one] for one in sizes]
     parts = [[*every], [k for k in every if sizes[k].above_zero()]]
     parts += [[j for j in every if named[j] == named[k]] for k in wrong]

@@ -1,5 +1,5 @@
-"""A step of a small model for `in_fsdp2`, sharded by FSDP2 itself on the judge's ranks, under a
-ledger. FSDP2 takes a second to import: where a check runs, and not before. Lesson 13."""
+"""A step of a small model for `in_fsdp2`, sharded by FSDP2 on the judge's ranks, under a ledger.
+FSDP2 takes a second to import, so it is imported only when a check runs. Lesson 13."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SIZES = (7, 11, 5, 3)  # of the layers: a dim that no number of ranks divides
 
 
 def warm() -> None:
-    """FSDP2 and a first step with it, on the ranks that all load this together."""
+    """Import FSDP2 and take a first step, on all ranks together."""
     mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu", mesh_dim_names=("dp",))
     measured(mesh, arguments(words({"bf16": {"enabled": True}, ZERO: {"stage": 3}})))
 
 
 def arguments(said: Words) -> dict:
-    """The keyword arguments of `fully_shard` for the reference's words."""
+    """Return the keyword arguments of `fully_shard` that the reference's words describe."""
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
     kinds = [None if t is None else getattr(torch, t) for t in (said.parameters, said.reductions)]
@@ -36,8 +36,8 @@ def arguments(said: Words) -> dict:
 
 
 def measured(mesh: DeviceMesh, keywords: Mapping) -> dict:
-    """One step of a small model under these arguments: what is sent, and what is held after it. A
-    CPU has no memory to pin: what is pinned is told by the policy, and changes nothing here."""
+    """Run a small model's step with these arguments; return its traffic and the memory after the
+    step. A CPU has no memory to pin, so the policy only reports pinning."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
     policy = keywords.get("offload_policy")
@@ -52,7 +52,7 @@ def measured(mesh: DeviceMesh, keywords: Mapping) -> dict:
     with ledger() as book:
         out = model(torch.ones(4, SIZES[0]))
         own = (p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
-        held = sum(part.untyped_storage().nbytes() for part in own)  # all of it where it was kept
+        held = sum(part.untyped_storage().nbytes() for part in own)  # their full storage
         out.float().square().sum().backward()
 
     def types(op: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""`in_fsdp2` of lesson 13: a ZeRO config said with the arguments of `fully_shard`. A small model is
-sharded under them and under the reference's; the ledger says whether the parameters are gathered
-again and in which types things travel."""
+"""`in_fsdp2` of lesson 13: a ZeRO config expressed with the arguments of `fully_shard`. A small
+model is sharded with the answer's and with the reference's arguments; the ledger shows repeated
+gathers and the types of the messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN = {"reshard_after_forward", "mp_policy", "offload_policy"}
 
 
 def judge_fsdp(answer: Answer, judge: Judge) -> None:
-    """All configs on three ranks, then a few on two that are not the notebook's first two."""
+    """Try all configs on three ranks, then a few on two ranks that are not the first two."""
     judge.take(answer, __name__, trial.__name__, "torch.distributed.fsdp")
     for members, few in ((THREE, None), (TWO, 4)):  # on two: stages and types
         configs, when = drawn(fresh_seed())[:few], on(members)
@@ -36,11 +36,11 @@ def judge_fsdp(answer: Answer, judge: Judge) -> None:
                 SAYS.refuse(holds, **note["about"])
 
 
-# ---- what runs on the judge's ranks
+# ---- code on the judge's ranks
 def run(function: Callable, group: Group, configs: list[dict], when: str) -> list[dict]:
-    """What `function(config)` came to for each config, as looks and what fills in their words."""
+    """Run `function(config)` for each config; return the looks and the values for their words."""
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
-    runs: dict[str, dict] = {}  # one for all configs that come to the same arguments
+    runs: dict[str, dict] = {}  # one for all configs with the same arguments
 
     def once(keywords: Mapping) -> dict:
         key = str(sorted(keywords.items(), key=str))
@@ -56,17 +56,17 @@ def run(function: Callable, group: Group, configs: list[dict], when: str) -> lis
 def look_at(
     function: Callable, config: dict, once: Callable[[Mapping], dict], about: dict
 ) -> Iterator[dict[str, object]]:
-    """Refusals, the form of what came back, a step under it, offload, names: each look where none
-    of those before it holds. `about` gets what fills in their words."""
+    """Yield the looks at refusals, the result's form, a step with it, offload and names; each
+    assumes that the earlier looks pass. `about` receives the values for their words."""
     said, section = words(config), config.get(ZERO, {})
     out, error, given = bench.called(function, config)
     refused = isinstance(error, ValueError)
     if said and error and not refused:
         raise error
     yield {
-        "refused though it can be said": refused and said,
-        "another error": not said and error and not refused,
-        "sharded what was whole": not (said or refused or section.get("stage")),
+        "refused a valid config": refused and said,
+        "wrong error": not said and error and not refused,
+        "sharded at stage 0": not (said or refused or section.get("stage")),
         "files forgotten": not (said or refused),
     }
     pair = isinstance(out, tuple | list) and len(out) == 2 and isinstance(out[0], Mapping)
@@ -95,21 +95,22 @@ def look_at(
     typed, freed = off & {"gathered", "output"}, off & {"again", "held"}
     gathered, reduced = (" and ".join(mine[key]) for key in ("gathered", "reduced"))
     about["told"] = (
-        f"It was run ({about['where']}, stage {section['stage']}): parameters gathered in "
-        f"{gathered}, {mine['again']} all-gathers in the backward pass, {mine['held']} bytes of "
-        f"parameters held before it, gradients reduced in {reduced}."
+        f"The check used your arguments ({about['where']}, stage {section['stage']}). Parameters "
+        f"were gathered in {gathered} with {mine['again']} all-gathers in the backward pass, "
+        f"{mine['held']} bytes of parameters were held before it, and gradients were reduced in "
+        f"{reduced}."
     )
     yield {
         "the reduction's type for all": typed and not said.parameters and named,
-        "another precision #2": typed and not said.parameters,
-        "another precision #3": typed and gathered == "bfloat16" and "bf16" not in config,
+        "wrong precision #2": typed and not said.parameters,
+        "wrong precision #3": typed and gathered == "bfloat16" and "bf16" not in config,
         "switched off": typed and {"enabled": False} in config.values() and gathered != "float32",
-        "another precision #1": typed,
+        "wrong precision #1": typed,
         "left to the default": freed and keywords.get("reshard_after_forward") is None,
         "kept after the forward": freed and said.reshard and mine["held"] > right["held"],
         "freed after the forward": freed,
         "communication type lost": off and named,
-        "reduced in another type": off,
+        "wrong reduction type": off,
     }
     pinned, wanted = mine["pinned"], right["pinned"]
     alone = pinned is not None and wanted is None
@@ -127,9 +128,9 @@ def look_at(
     missing, extra = sorted(said.unsaid - unsaid), sorted(unsaid - said.unsaid)
     about |= {"missing": "".join(missing[:1]), "extra": "".join(extra[:1])}
     yield {
-        "lost in silence": missing,
+        "not listed": missing,
         "none is no offload #2": said.off & set(extra),
-        "said after all": extra and extra[0] in section,
+        "listed although expressed": extra and extra[0] in section,
         "not in the section": extra,
     }
 

@@ -1,6 +1,6 @@
-"""Logs of runs in fp16, drawn anew for every check of `read_log`. A loss scale as DeepSpeed's goes
-through a run whose gradients fit up to some scale; the log has its words, and what a training loop
-and its other ranks print between them. Lesson 13."""
+"""Logs of fp16 runs, drawn for every check of `read_log`. A loss scale like DeepSpeed's goes
+through a run whose gradients fit up to some scale. The log has the scale's messages and, between
+them, the prints of a training loop and of other ranks. Lesson 13."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ENDED = "Exception: Current loss scale already at minimum - cannot decrease scal
 
 
 class Step(NamedTuple):
-    """A step of a run: the scale that it was tried with and left, and whether it was skipped."""
+    """A step of a run: the scale before and after it, and if it was skipped."""
 
     tried: float
     after: float
     skipped: bool
-    kept: bool  # skipped, and the scale stayed, because the hysteresis was not used up
+    kept: bool  # skipped without lowering the scale, because of the hysteresis
 
 
 class Log:
@@ -46,8 +46,8 @@ class Log:
         self.grown = [b.tried / a.after for a, b in pairwise(skips)]  # between overflows
         self.late = any(b.skipped and not a.skipped for a, b in pairwise(steps))
         self.met_least, self.goes_on = bool(at_least), self.last.skipped and not ended
-        self.row = 0 if ended else len(steps) - [0, *made][-1]  # that were skipped in the end
-        self.lost = DIVERGED if made else NOT_FOUND  # where it has ended, whichever way
+        self.row = 0 if ended else len(steps) - [0, *made][-1]  # skipped steps at the end
+        self.lost = DIVERGED if made else NOT_FOUND  # the verdict if it has ended
         self.verdict = self.stands(self.last in at_least[-1:])
 
     @property
@@ -55,20 +55,20 @@ class Log:
         return "\n".join(self.lines)
 
     def stands(self, at_least: bool) -> str:
-        """The verdict, where the scale is the least one or is not."""
+        """Return the verdict; `at_least` states that the scale is at its minimum."""
         goes_on = LOOKING if self.last.skipped else SETTLED
         return self.lost if self.ended or at_least else goes_on
 
 
 def happened(log: Log) -> dict:
-    """The right answer, from the run and not from its lines."""
+    """Return the right answer, computed from the run and not from the log's lines."""
     doubled = round(sum(map(math.log2, log.grown)))
     return dict(zip(KEYS, (log.skipped, log.made, log.scale, doubled, log.verdict), strict=True))
 
 
 def make(r: Random, k: int) -> Log:
-    """The k-th log: of each kind the first is without time stamps and places, so that lines that
-    are alike are the same."""
+    """Return the k-th log; the first log of each kind has no time stamps and places, so that equal
+    messages have identical lines."""
     log = KINDS[k % len(KINDS)](r)
     if k < len(KINDS):
         log.lines = [re.sub(r"^\[2026-\S+ \S+\] \[INFO\] \[\S+\] ", "", line) for line in log.lines]
@@ -76,9 +76,9 @@ def make(r: Random, k: int) -> Log:
 
 
 def _log(r: Random, scale: LossScale, *turns: int | Callable, fits: int = 0, **more: int) -> Log:
-    """Run so many steps without an overflow, with one, without, …, or fewer where the scale ends
-    it. No scale above 2 ** `fits` fits, where that is given. The number of `ranks`, of the `first`
-    step, and of steps from `every` line of DeepSpeed's to the next are drawn if not given."""
+    """Run `turns` steps, alternately without and with overflows, or fewer if the scale ends the
+    run. If `fits` is given, no scale above 2 ** `fits` fits. The number of `ranks`, the `first`
+    step and the interval `every` of DeepSpeed's lines are drawn if not given."""
     ranks = more.get("ranks") or r.choice((1, 1, 2, 4))
     every = more.get("every") or r.choice((4, 7, 10))
     first = more.get("first") or r.choice((1, 1, r.randint(200, 900)))
@@ -118,7 +118,7 @@ def _scale(r: Random, power: int = 0, **more) -> LossScale:
 
 
 def _down(scale: LossScale) -> int:
-    """Overflows in a row until one has come at the least scale."""
+    """Return the number of consecutive overflows until one occurs at the minimum scale."""
     return scale.patience + round(math.log2(scale.value / scale.least))
 
 
@@ -127,33 +127,33 @@ def _bad_batches(r: Random) -> list[int]:
 
 
 KINDS: tuple[Callable[[Random], Log], ...] = (
-    # A scale that is looked for and found; each window tries a higher one. Lines tell of the
-    # hysteresis where nothing has overflowed.
+    # A scale that is searched and found; each window tries a higher one. Lines report the
+    # hysteresis if nothing has overflowed.
     lambda r: _log(r, _scale(r, consecutive=True), r.randint(45, 60), fits=r.randint(6, 11)),
-    # Down at first; then room for any scale, and a bad batch at times: the scale doubles more than
-    # once between two of them.
+    # Down at first, then room for any scale, with occasional bad batches: the scale doubles more
+    # than once between two of them.
     lambda r: _log(r, _scale(r, window=r.randint(2, 3)), 0, 5, *_bad_batches(r), r.randint(2, 9)),
     # No overflow at all.
     lambda r: _log(r, _scale(r), r.randint(6, 20)),
-    # The scale has grown, and the last overflow passes by the hysteresis; it may be the last step.
+    # The scale has grown, and the hysteresis absorbs the last overflow, perhaps the last step.
     lambda r: _log(r, _scale(r, window=3, patience=r.randint(2, 3)), 0, 3, 27, 1, r.randint(2, 9)),
     lambda r: _log(r, _scale(r, window=3, patience=r.randint(2, 3)), 0, 3, 27, 1),
     # No scale is small enough: NaN from the first step on. A log that goes on is the later part of
-    # a training, and its least scale is not 1; one that stops has the training from its start.
+    # a training, with a minimum scale other than 1; one that stops starts with the training.
     lambda r: _log(r, _scale(r, least=r.choice((2.0, 4.0))), 0, 40, first=r.randint(200, 900)),
     lambda r: _log(r, _scale(r, stops=True), 0, 40, first=1),
-    # Steps are made, and then none. A log that goes on does so at a scale of 1.
+    # Some steps are made, then none. A log that goes on does so at a scale of 1.
     lambda r: _log(r, _scale(r, 9, least=1.0), r.choice((1, 2, r.randint(8, 20))), 30, fits=10),
     lambda r: _log(r, _scale(r, 9, stops=True), r.choice((1, 2, r.randint(8, 20))), 30, fits=10),
-    # The log ends in a row of overflows, and the scale can still be lower; with many ranks the row
+    # The log ends in a row of overflows, but the scale can still go down; with many ranks the row
     # is long.
     lambda r: _log(r, _scale(r, 12, least=1.0), r.randint(5, 15), r.randint(3, 6), ranks=2),
     lambda r: _log(r, _scale(r, 12, least=1.0), 0, r.randint(3, 6), ranks=4),
     lambda r: _log(r, _scale(r, 18, least=1.0), r.randint(4, 8), r.randint(16, 17), ranks=11),
-    # Down to the least scale, an overflow there, and then steps are made.
+    # Down to the minimum scale with an overflow there, then steps are made.
     lambda r: _log(r, _scale(r, 5), 0, _down, r.randint(3, 30)),
     # The same; then the scale doubles, and the last overflow halves it again.
     lambda r: _log(r, _scale(r, 5, window=3, patience=2), 0, _down, r.randint(11, 16), 2),
-    # The last overflow halves the scale to the least, which has not been tried.
+    # The last overflow halves the scale to the minimum, which has not been tried.
     lambda r: _log(r, _scale(r, 6, least=1.0), 0, lambda scale: _down(scale) - 1),
 )

@@ -1,7 +1,6 @@
-"""fp16's loss scale by step, with a cross at each step that an overflow has cost.
+"""fp16's loss scale by step, with a cross at each step lost to an overflow.
 
-The scale is drawn in powers of two: a halving and a doubling are one line of the grid each.
-Lesson 13.
+The scale is drawn in powers of two, so a halving or a doubling is one grid line. Lesson 13.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ SCALE, SKIPPED = method(0), method(1)
 
 
 def loss_scale(scales: Sequence[float], skipped: Sequence[bool], *, title: str = "") -> Picture:
-    """Draw the scale that each step was tried with, from step 1, and which were skipped."""
+    """Draw the scale that each step used, from step 1, and the skipped steps."""
     words = _in_words(scales, skipped)
     return draw((6.4, 3.2), words, lambda figure: _paint(figure, scales, skipped), title)
 
@@ -38,7 +37,7 @@ def _paint(figure, scales, skipped) -> None:
 
 
 def _in_words(scales, skipped) -> str:
-    """Skipped steps as runs: a row of them says more than its numbers."""
+    """Describe the skipped steps as ranges, which are clearer than single numbers."""
     lost = [(start + 1, stop) for skip, start, stop in runs(skipped) if skip]
     told = ", ".join(f"{a} to {z}" if z > a else f"{a}" for a, z in lost)
     cost = f"Steps skipped by an overflow: {told}" if lost else "No step was skipped"

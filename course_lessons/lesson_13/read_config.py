@@ -1,5 +1,5 @@
-"""`read_config` of lesson 13: what a printed config comes to on two GPUs, by its own numbers,
-DeepSpeed's defaults and the Trainer's formulas; each wrong idea by another count."""
+"""`read_config` of lesson 13: the effect of a printed config on two GPUs, from its own numbers,
+DeepSpeed's defaults and the Trainer's formulas. A wrong idea uses different counts."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ IDEAS = {
     "half of it": {ROOM: OVERLAP * BUCKET * BYTES / 1e9},
     "overlap costs nothing #2": {ROOM: BUCKET * BYTES / 1e9},
     "float32": {ROOM: OVERLAP * 2 * BUCKET * 4 / 1e9},
-    "elements alone": {ROOM: OVERLAP * BUCKET / 1e9},
+    "only elements": {ROOM: OVERLAP * BUCKET / 1e9},
     "GiB": {ROOM: OVERLAP * 2 * BUCKET * BYTES / 2**30},
     "over the GPUs": {ALONE: REDUCE / GPUS},
     "hidden size, not its square": {SUM: HIDDEN, AHEAD: int(0.9 * HIDDEN)},
     "bytes": {field: BYTES * RIGHT[field] for field in (SUM, AHEAD, PERSIST, ALONE)},
-    "all of the bucket": {AHEAD: HIDDEN**2},
+    "full bucket": {AHEAD: HIDDEN**2},
     "the share of the prefetch": {SUM: int(0.9 * HIDDEN**2)},
-    "the file's own": dict.fromkeys((SUM, AHEAD, ALONE), BUCKET),
+    "value from the file": dict.fromkeys((SUM, AHEAD, ALONE), BUCKET),
     "no bucket": {ALONE: 0},
     "persistence of a matrix": {PERSIST: HIDDEN**2},
     "one vector": {PERSIST: HIDDEN},
-    "the square as well": {PERSIST: 10 * HIDDEN**2},
-    "resolved by nobody": {ALONE: HIDDEN**2},
+    "squared": {PERSIST: 10 * HIDDEN**2},
+    "auto not resolved": {ALONE: HIDDEN**2},
     "the prefetch's default": {ALONE: 5e7},
     "DeepSpeed's default": {SUM: 5e8, AHEAD: 5e7, PERSIST: 1e5},
     "all of them raise": {RAISE: 3},

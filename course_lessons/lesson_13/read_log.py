@@ -1,5 +1,5 @@
-"""`read_log` of lesson 13: what an fp16 run has skipped, where its scale is, and how it stands, in
-logs of runs of every kind; a wrong idea is known, key by key, by what it makes of all of them."""
+"""`read_log` of lesson 13: the skipped steps of an fp16 run, its scale and its verdict, in logs of
+all kinds. A wrong idea is recognised for each key by its values in all logs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from course_lessons.lesson_13.logs import DIVERGED, LOOKING, NOT_FOUND, SETTLED,
 
 SAYS = words.Page(__file__, "read_log")
 LOST = "lost"  # the word for an end of either kind
-LAST = r"OVERFLOW.* (\d+)$"  # number of a line: of a scale, or of the hysteresis
+LAST = r"OVERFLOW.* (\d+)$"  # number in a line: of a scale, or of the hysteresis
 
 
 def _numbers(log: Log, pattern: str) -> list[int]:
-    """The numbers that a pattern finds in a log, in order."""
+    """Return the numbers that a pattern finds in a log, in order."""
     return [int(found) for found in re.findall(pattern, log.text, re.MULTILINE)]
 
 
 def _deepspeeds_count(log: Log) -> AnyOf:
-    """The last one, or what it is more than the first; where there is none, 0 or the right one."""
+    """Return the last count and its excess over the first, or 0 and the right number."""
     counts = _numbers(log, r", skipped=(\d+)")
     return AnyOf([counts[-1], counts[-1] - counts[0]] if counts else [0, log.skipped])
 
@@ -35,19 +35,19 @@ def _doublings(*scales: float) -> float:
 
 
 def _of_any_rank(log: Log) -> bool:
-    """Whether the last step was made, if the next line of any rank's step is the skipped one."""
+    """Return True if the last step seems made when loss lines of all ranks count."""
     return not log.ended and log.text.rpartition("OVERFLOW")[2].count("| loss ") > 1
 
 
 def _down_to(*least: float) -> Callable[[Log], bool]:
-    """Whether the last overflow halved the scale to one of these."""
+    """Return a test that is True if the last overflow halved the scale to one of these values."""
     return lambda log: log.last.skipped and log.last.after in least and not log.last.kept
 
 
 AT_ONE = _down_to(1.0)
-# A key, an entry of the page, and what the idea makes of a log.
+# A key, an entry of the page, and the idea's value for a log.
 _NUMBERS: tuple[tuple[str, str, Callable[[Log], object]], ...] = (
-    ("skipped", "the hysteresis passed over #1", lambda log: len(log.reduced)),
+    ("skipped", "hysteresis ignored #1", lambda log: len(log.reduced)),
     ("skipped", "every mention counted", lambda log: len(re.findall("OVERFLOW|Restor", log.text))),
     ("skipped", "DeepSpeed's count believed", _deepspeeds_count),
     ("skipped", "the last error counted", lambda log: log.skipped + log.ended),
@@ -57,48 +57,48 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Log], object]], ...] = (
     ("scheduler", "the last number taken", lambda log: log.first - 1 + log.made),
     ("scale", "the scale that was tried", lambda log: [None, *log.tried][-1]),
     ("scale", "the hysteresis taken for a scale", lambda log: [None, *_numbers(log, LAST)][-1]),
-    ("scale", "the hysteresis passed over #2", lambda log: [None, *log.reduced][-1]),
+    ("scale", "hysteresis ignored #2", lambda log: [None, *log.reduced][-1]),
     ("doubled", "growth not seen", lambda log: 0),
     ("doubled", "jumps counted", lambda log: sum(factor > 1 for factor in log.grown)),
     ("doubled", "compared with what was tried", lambda log: _doublings(*log.tried)),
     ("doubled", "the ends compared", lambda log: _doublings(*log.tried[:1], *log.tried[-1:])),
 )
-# An entry, what is said instead of the right verdict, and of which logs.
+# An entry, the wrong verdict, and the logs concerned.
 _WORDS: tuple[tuple[str, str, Callable[[Log], object]], ...] = (
-    ("a late overflow is lost", DIVERGED, lambda log: log.late),
+    ("late overflow taken as final", DIVERGED, lambda log: log.late),
     ("any overflow is trouble", LOOKING, lambda log: log.skipped and log.verdict == SETTLED),
     ("one at the least scale #1", LOST, lambda log: log.met_least),
-    ("two ends taken for one #1", NOT_FOUND, lambda log: log.verdict == DIVERGED),
-    ("two ends taken for one #2", DIVERGED, lambda log: log.verdict == NOT_FOUND),
+    ("verdicts confused #1", NOT_FOUND, lambda log: log.verdict == DIVERGED),
+    ("verdicts confused #2", DIVERGED, lambda log: log.verdict == NOT_FOUND),
     ("one at the least scale #2", LOST, lambda log: log.verdict != SETTLED and log.met_least),
     ("an endless row not seen", LOOKING, lambda log: log.goes_on),
     ("ranks mixed up", SETTLED, _of_any_rank),
-    ("the least scale is not 1", LOOKING, lambda log: log.goes_on and log.last.after > 1),
-    ("down to the least", LOST, _down_to(1.0, 2.0, 4.0)),
-    ("down to the least", LOST, AT_ONE),
-    ("none yet", NOT_FOUND, lambda log: log.verdict == LOOKING and not log.made),
-    ("on the way down again", DIVERGED, lambda log: log.verdict == LOOKING and log.made),
+    ("minimum assumed to be 1", LOOKING, lambda log: log.goes_on and log.last.after > 1),
+    ("minimum not tried yet", LOST, _down_to(1.0, 2.0, 4.0)),
+    ("minimum not tried yet", LOST, AT_ONE),
+    ("still searching", NOT_FOUND, lambda log: log.verdict == LOOKING and not log.made),
+    ("searching again", DIVERGED, lambda log: log.verdict == LOOKING and log.made),
     ("steps before the log", DIVERGED, lambda log: log.verdict == NOT_FOUND and log.first > 1),
-    *(("a long row is lost", LOST, lambda log, n=n: log.row >= n) for n in range(2, 17)),
-    ("the hysteresis passed over #3", SETTLED, lambda log: log.last.kept and not log.ended),
+    *(("long row taken as final", LOST, lambda log, n=n: log.row >= n) for n in range(2, 17)),
+    ("hysteresis ignored #3", SETTLED, lambda log: log.last.kept and not log.ended),
 )
 
 
 def _but(word: str, so: Callable[[Log], object]) -> Callable[[Log], str]:
-    """The right verdict, and another word for logs that are so."""
+    """Return a reading with the right verdict, except `word` for logs where `so` holds."""
     return lambda log: (log.lost if word == LOST else word) if so(log) else log.verdict
 
 
 IDEAS = (
     *(Idea(key, *SAYS.of(entry), gives) for key, entry, gives in _NUMBERS),
     *(Idea("verdict", *SAYS.of(entry), _but(word, so)) for entry, word, so in _WORDS),
-    Idea("verdict", *SAYS.of("the least scale is not 1"), lambda log: log.stands(AT_ONE(log))),
+    Idea("verdict", *SAYS.of("minimum assumed to be 1"), lambda log: log.stands(AT_ONE(log))),
 )
 ENDS = ("the end misread #1", "the end misread #2", "the end misread #3", "the end misread #4")
 
 
 def about(log: Log) -> str:
-    """A log in words: how long it is, and how it ends."""
+    """Describe a log: its length, and its end."""
     shown = "\n".join(log.lines[-4:])
     odd = "" if log.skipped else "without any overflow, "
     return f"a log of {len(log.lines)} lines, {odd}that ends\n{shown}\n"

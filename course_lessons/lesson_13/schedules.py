@@ -1,8 +1,8 @@
-"""Learning rates by update, a line for each schedule.
+"""Learning rates by update, with a line for each schedule.
 
-Each has its own dashes beside its colour; later ones are thinner, so that both are seen where two
-lie on each other. A staircase is drawn with upright steps.
-Lesson 13 draws DeepSpeed's schedules beside those of transformers and torch.
+Each line has its own dashes and colour, and later lines are thinner, so that both remain visible if
+two coincide. A staircase has vertical steps. Lesson 13 compares the schedules of DeepSpeed,
+transformers and torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def schedules(lines: Mapping[str, Sequence[float]], *, title: str = "") -> Pictu
     told = []
     for name, rates in lines.items():
         top = max(rates)
-        near = top * (1 - 1e-9)  # the top, but for rounding
+        near = top * (1 - 1e-9)  # the maximum, up to rounding
         first = next(n for n, rate in enumerate(rates) if rate >= near)
         told.append(
             f"{name} begins at {rates[0]:.3g}, is highest with {top:.3g} at update "
@@ -33,7 +33,7 @@ def _paint(figure, lines: Mapping[str, Sequence[float]]) -> None:
     for i, (name, rates) in enumerate(lines.items()):
         look = line_look(i, linewidth=1.3 if i else 2.2)
         look["drawstyle"] = "steps-post" if staircase(rates) else "default"
-        mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
+        mark = "o" if len(rates) == 1 else None  # a line of one point is invisible
         axis.plot(range(len(rates)), rates, label=name, marker=mark, **look)
     axis.set_ylim(bottom=0)
     axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
@@ -45,6 +45,6 @@ def _paint(figure, lines: Mapping[str, Sequence[float]]) -> None:
 
 
 def staircase(rates: Sequence[float]) -> bool:
-    """Whether they stay on three levels or more, with nothing between one and the next."""
+    """Return True if the rates stay on at least three levels, with jumps between them."""
     changed = [a != b for a, b in pairwise(rates)]
     return sum(changed) > 1 and not any(a and b for a, b in pairwise(changed))

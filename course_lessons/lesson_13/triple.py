@@ -1,5 +1,5 @@
 """DeepSpeed's batch triple, filled in or refused: the reference of `fill_batch` and `mend_config`,
-held to DeepSpeed's own by a test where that is installed. Lesson 13."""
+which a test compares with DeepSpeed if that is installed. Lesson 13."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRAIN, MICRO, TIMES = TRIPLE = (batch.BATCH, batch.MICRO, batch.STEPS)
 
 
 class Sizes(NamedTuple):
-    """The three as a config names them, or None, and the number of ranks."""
+    """The three sizes of a config, each None if missing, and the number of ranks."""
 
     train: int | None
     micro: int | None
@@ -28,8 +28,8 @@ class Sizes(NamedTuple):
 
 
 def filled(sizes: Sizes, product: bool = True, signs: bool = True) -> Sizes | None:
-    """All three sizes, filled in by DeepSpeed's own order, or None where no run can have them; not
-    held to their product, a division may have left something over."""
+    """Fill in all three sizes in DeepSpeed's order, or return None if no run can have them. Without
+    `product`, the product of the sizes is not checked, so a division may leave a remainder."""
     train, micro, times, world = sizes
     numbers = all(size is None or isinstance(size, int | float) for size in sizes)
     if not numbers or train is micro is None:

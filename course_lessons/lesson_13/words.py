@@ -1,5 +1,5 @@
-"""A DeepSpeed config in FSDP2's words, and what these cannot say: the reference of `in_fsdp2`, and
-the configs that an answer is tried on. Lesson 13."""
+"""A DeepSpeed config as FSDP2 arguments, and the keys that have no argument: the reference of
+`in_fsdp2`, and the configs for its trials. Lesson 13."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ PARAM, STATES = AWAY = "offload_param", "offload_optimizer"
 
 
 class Words(NamedTuple):
-    """What `fully_shard` is given, as data, and what it has no argument for."""
+    """The arguments of `fully_shard` as data, and the keys without an argument."""
 
     reshard: bool
-    parameters: str | None  # a dtype; None: the parameter's own
+    parameters: str | None  # a dtype (None: the parameter's own)
     reductions: str | None
     pinned: bool | None  # None: nothing is offloaded
     unsaid: set[str]  # keys under `zero_optimization`
-    off: set[str]  # sections that are there, and whose device is none
+    off: set[str]  # existing sections whose device is none
 
 
 def words(config: Mapping) -> Words | None:
-    """The arguments for a config; None where FSDP2 has nothing like it: at stage 0, which is
-    DistributedDataParallel's, and for files."""
+    """Return the arguments for a config, or None if FSDP2 has no equivalent, as for stage 0 (which
+    is DistributedDataParallel) and for offload to files."""
     section = config.get(ZERO, {})
     devices = {name: section[name]["device"] for name in AWAY if name in section}
     if not section.get("stage") or "nvme" in devices.values():
@@ -39,7 +39,7 @@ def words(config: Mapping) -> Words | None:
     on = [short for short in ("fp16", "bf16") if config.get(short, {}).get("enabled")]
     computed = DTYPES[on[0]] if on else None
     reduced = DTYPES.get(config.get(REDUCED, ""), computed)
-    off = {name for name, device in devices.items() if device == "none"}  # as if not there
+    off = {name for name, device in devices.items() if device == "none"}  # as if missing
     both = [*devices.values()] == ["cpu", "cpu"]
     pinned = section[PARAM].get("pin_memory", True) if both else None
     unsaid = section.keys() - {"stage"} - off - (set(AWAY) if both else set())
@@ -47,14 +47,14 @@ def words(config: Mapping) -> Words | None:
 
 
 def drawn(seed: int) -> list[dict]:
-    """Configs of every stage and precision, with and without offload; some that have no words."""
+    """Draw configs of every stage and precision, with and without offload, some inexpressible."""
     r = Random(seed)
     cpu, none = {"device": "cpu"}, {"device": "none"}
     loose, tight = ({**cpu, "pin_memory": pinned} for pinned in (False, True))
     host, files = r.choice((loose, tight)), {**tight, "device": "nvme", "nvme_path": "/scratch"}
     on, off = {"enabled": True}, {"enabled": False}
     half = {"bf16": on} | r.choice(({}, {"fp16": off}))
-    rows = [  # the stage, the sections that offload, and what else the config says
+    rows = [  # the stage, the offloaded sections, and further keys of the config
         (3, {}, {}),
         (2, {}, {}),
         (3, {}, {"bf16": on, "fp16": off}),

@@ -1,8 +1,8 @@
-"""`atomic_save` of lesson 14: a save that is ended at every point, by a kill and by a power cut.
+"""`atomic_save` of lesson 14: a save interrupted at every point, by a kill and by a power cut.
 
-What the ranks did is put together in the orders that their barriers allow; every state that may be
-left is read as a job that starts again reads it: `latest`, and the folder that it names. No folder
-with a checkpoint's name may be there and not whole.
+The ranks' operations are combined in the orders that their barriers allow. Every possible remaining
+state is read as by a restarting job: first `latest`, then the folder that it names. Every folder
+with a checkpoint's name must be complete.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ NAME, OLDER, LATEST = "step-000009", ["step-000003", "step-000006"], "latest"
 
 
 class Save:
-    """One save: what all ranks did, what was on the disk, and how many checkpoints are to stay."""
+    """A save: the ranks' operations, the disk before it, and the number of checkpoints to keep."""
 
     def __init__(self, trial: Trial, before: dict[str, str], keep: int, seed: int):
         self.reports, self.when, _ = trial
         self.before, self.keep, self.ranks = before, keep, range(len(trial.reports))
         notes = [Op(*note) for report in self.reports for note in report["notes"]]
-        # As if the ranks came in their order between two collectives.
+        # As if the ranks run in their order between two collectives.
         self.ops = sorted(notes, key=lambda op: (op.border, op.rank))
         self.borders = self.reports[0]["borders"]
         pieces = {f"rank-{r}": disk.data_of(NAME, r, seed) for r in self.ranks}
         self.whole = {NAME: pieces} | {name: Tree(before).there(name) for name in OLDER}
 
     def cuts(self) -> Iterator[list[Op]]:
-        """What had been done when everything ended: at any point of one rank, where each of the
-        others had come to the same collective and done nothing more, or all it could."""
+        """Yield the operations done at an interruption: at any point of one rank, when each other
+        rank has reached the same collective and done nothing or everything after it."""
         for border, rank in product(range(self.borders + 1), self.ranks):
             past = [op for op in self.ops if op.border < border]
             here = [op for op in self.ops if op.border == border]
@@ -49,8 +49,8 @@ class Save:
 
 
 def trials(tried: Callable, seed: int) -> Iterator[Save]:
-    """Three ranks save; then the job starts again on two, after a save that was killed just before
-    the rename, with all that it had written; then few older ones are there."""
+    """Yield a save on three ranks, then a save on two ranks after a restart with files of a save
+    killed just before its rename, then a save with few older checkpoints."""
 
     def saved(members: list[int], before: dict[str, str], keep: int, more: str = "") -> Save:
         return Save(tried(members, on(members) + more, NAME, OLDER, keep, seed), before, keep, seed)
@@ -66,13 +66,13 @@ def trials(tried: Callable, seed: int) -> Iterator[Save]:
 
 
 def at_end(one: Save) -> None:
-    """All have met equally often, each has written its piece, none comes too early, whichever is
-    the quicker, and in the end the new one is there, and as many older ones as are to stay."""
+    """Check that all ranks make equally many collectives, each writes its piece, no rank is too
+    early in any order, and the new checkpoint and the right number of older checkpoints remain."""
     borders = [report["borders"] for report in one.reports]
     looks = {
         "input changed": lambda r: r["changed"],
         "not called by all": lambda r: len({*borders}) > 1,
-        "own piece not written": lambda r: not r["own"],
+        "own file not written": lambda r: not r["own"],
     }
     SAYS.refuse_each(one.reports, looks, borders=borders, when=one.when)
     about = {"when": one.when, "name": NAME}
@@ -91,7 +91,7 @@ def at_end(one: Save) -> None:
 
 
 def _done(one: Save, ops: Iterable[Op]) -> Tree:
-    """The disk after all of these, or the Finding of a rank that comes too early."""
+    """Return the disk after these operations, or raise a Finding for a rank that is too early."""
     tree = Tree(one.before)
     for op in ops:
         try:
@@ -99,14 +99,15 @@ def _done(one: Save, ops: Iterable[Op]) -> Tree:
         except FileNotFoundError as error:
             lost = str(error)
             makers = [o for o in one.ops if lost in o.touches and o.rank != op.rank]
-            second = {f"{k}_2": value for k, value in [*makers, op][0]._asdict().items()}
+            pair = [o._replace(kind=disk.CALLS.get(o.kind, o.kind)) for o in (op, [*makers, op][0])]
+            second = {f"{k}_2": value for k, value in pair[1]._asdict().items()}
             looks = {"ranks not waited for": makers, "not there": True}
-            SAYS.refuse(looks, lost=lost, when=one.when, **op._asdict(), **second)
+            SAYS.refuse(looks, lost=lost, when=one.when, **pair[0]._asdict(), **second)
     return tree
 
 
 def _refuse_end(one: Save, tree: Tree) -> None:
-    """A Finding where a save that nothing disturbs has not left what it should."""
+    """Raise a Finding if an undisturbed save leaves a wrong result."""
     held, new, latest = tree.there(NAME), one.whole[NAME], tree.held.get(LATEST)
     other = next((file for file in new if held.get(file) != new[file]), "")
     names = [*OLDER, NAME]
@@ -120,7 +121,7 @@ def _refuse_end(one: Save, tree: Tree) -> None:
         "not saved #2": other,
         "older ones stay": len(stay) > one.keep,
         "too few stay": stay != names[-one.keep :],
-        "an old one under another name": hidden,
+        "old checkpoint renamed, not removed": hidden,
     }
     about = {"latest": latest, "name": NAME, "names": sorted(held), "pieces": len(new)}
     about |= {"file": other, "held": held.get(other), "data": new.get(other), "keep": one.keep}
@@ -130,21 +131,21 @@ def _refuse_end(one: Save, tree: Tree) -> None:
 
 
 def at_crashes(one: Save) -> None:
-    """Whenever it ends, there is a whole checkpoint to go on from; by a kill first."""
+    """Check that every interruption, first kills, then power cuts, leaves a complete checkpoint."""
     states = [(crash, done) for done in one.cuts() for crash in disk.crashes(one.before, done)]
     for crash, done in sorted(states, key=lambda state: state[0].power):
         _refuse_crash(one, crash, done)
 
 
 def _refuse_crash(one: Save, crash: Crash, done: Sequence[Op]) -> None:
-    """A Finding where a job could not go on from what this crash has left."""
+    """Raise a Finding if a job could not continue from the state after this crash."""
     tree, kill, latest = crash.tree, not crash.power, crash.tree.held.get(LATEST)
     there = [name for name in one.whole if name in tree.held]
     torn = next((name for name in there if tree.there(name) != one.whole[name]), "")
     if latest in there and not torn:
         return
     after = f"after rank {done[-1].rank}'s {done[-1].said}" if done else "before the first step"
-    how = f"{'A kill comes' if kill else 'The power fails'} {after}, {one.when}. {crash.how}"
+    how = f"{'A kill happens' if kill else 'The power fails'} {after} ({one.when}). {crash.how}"
     made = [op.path for op in done if op.kind in (MAKE, CREATE)]
     removed = any(op.kind == REMOVE and op.path in OLDER for op in done)
     lost = crash.lost.path if crash.lost and crash.lost.kind == CONTENT else ""
@@ -166,7 +167,7 @@ def _refuse_crash(one: Save, crash: Crash, done: Sequence[Op]) -> None:
 
 
 def at_return(one: Save) -> None:
-    """A rank that has returned may say that the checkpoint is safe."""
+    """Check that a rank may report the checkpoint as safe once it has returned."""
     for rank in one.ranks:
         done = [op for op in one.ops if op.border < one.borders or op.rank == rank]
         for crash in disk.crashes(one.before, done):

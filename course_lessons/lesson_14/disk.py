@@ -1,7 +1,7 @@
-"""The disk that `atomic_save` is given, and a model of what a kill or a power cut leaves on it.
+"""The disk for `atomic_save`, and a model of its state after a kill or a power cut.
 
-A write makes an entry in a folder and then has its contents; until the file is synced the contents
-may be lost, until the folder is synced its entries, each by itself. Lesson 14.
+A write first creates an entry in a folder and then its contents. Contents may be lost until the
+file is synced. Entries may be lost, each independently, until the folder is synced. Lesson 14.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from course_lib.ledger.book import Book
 
 MAKE, CREATE, CONTENT = "make", "create", "content"
 SYNC, RENAME, REMOVE = "sync", "rename", "remove"
+CALLS = {CREATE: "write", CONTENT: "write"}  # Disk.write makes both
 TOP = "."
 
 
 class Op(NamedTuple):
-    """One operation of a rank; `border` counts the collectives that it had made before."""
+    """An operation of a rank; `border` is the number of the rank's earlier collectives."""
 
     kind: str
     path: str
-    other: str = ""  # a rename's new path, or what a file is to hold
+    other: str = ""  # a rename's new path, or a file's new contents
     rank: int = 0
     border: int = 0
 
     @property
     def touches(self) -> set[str]:
-        """The entries that it makes, moves or takes away."""
+        """Return the entries that the operation creates, moves or removes."""
         return set() if self.kind in (CONTENT, SYNC) else {self.path, self.after(self.path)}
 
     @property
@@ -42,7 +43,7 @@ class Op(NamedTuple):
         return f"{writes.get(self.kind, self.kind)} {self.path}{more}"
 
     def after(self, path: str) -> str:
-        """Where a path is after it."""
+        """Return a path's name after the operation."""
         moves = self.kind == RENAME and inside(path, self.path)
         return self.other + path[len(self.path) :] if moves else path
 
@@ -56,13 +57,13 @@ def inside(path: str, folder: str) -> bool:
 
 
 class Tree:
-    """What each path holds: a file its text, a folder None."""
+    """The content of each path: the text of a file, or None for a folder."""
 
     def __init__(self, files: Mapping[str, str]):
         self.held = {TOP: None, **{parent(path): None for path in files}, **files}
 
     def apply(self, op: Op) -> None:
-        """Do one operation; FileNotFoundError, with its path, where something is not there."""
+        """Apply one operation; raise FileNotFoundError with the path if something is missing."""
         folder = parent(op.after(op.path))
         if op.kind in (CONTENT, SYNC, RENAME) and op.path not in self.held:
             raise FileNotFoundError(op.path)
@@ -82,24 +83,24 @@ class Tree:
         return {path: held for path, held in self.held.items() if held is not None}
 
     def there(self, folder: str) -> dict[str, str]:
-        """The files of a folder by their names in it."""
+        """Return the files of a folder by name."""
         return {basename(p): held for p, held in self.files.items() if parent(p) == folder}
 
 
 class Crash(NamedTuple):
-    """A state that a kill or a power cut may leave, and the operation that is to blame."""
+    """A possible state after a kill or a power cut, and the operation that caused it."""
 
     tree: Tree
     power: bool
-    lost: Op | None = None  # has not reached the disk, nor has all that builds on it
-    how: str = ""  # what has reached the disk, or has not, in words
+    lost: Op | None = None  # not on the disk, and neither is anything that depends on it
+    how: str = ""  # operations that have or have not reached the disk, in words
 
 
 def crashes(before: Mapping[str, str], ops: Sequence[Op]) -> Iterator[Crash]:
-    """What may be there when everything ends after these operations, in this order."""
+    """Yield the possible states of the disk if all ranks end after these operations."""
 
     def left(lost: set[int], how: str = "", told: Op | None = None) -> Crash:
-        """Without the lost ones, and what cannot be without them."""
+        """Return the state without the lost operations and their dependent operations."""
         tree = Tree(before)
         for i, op in enumerate(ops):
             if i not in lost:
@@ -108,7 +109,7 @@ def crashes(before: Mapping[str, str], ops: Sequence[Op]) -> Iterator[Crash]:
         return Crash(tree, bool(lost), told, how)
 
     yield left(set())
-    loose: dict[int, str] = {}  # what a power cut may take, and what has to be synced
+    loose: dict[int, str] = {}  # operations that a power cut may undo, and the path to sync
     for i, op in enumerate(ops):
         synced = op.path if op.kind == SYNC else ""
         loose = {k: op.after(path) for k, path in loose.items() if path != synced}
@@ -116,18 +117,18 @@ def crashes(before: Mapping[str, str], ops: Sequence[Op]) -> Iterator[Crash]:
             loose[i] = op.path if op.kind == CONTENT else parent(op.after(op.path))
     for i in loose:
         lost = _chain(ops, i, range(i + 1, len(ops)))
-        # Of all that is lost a rename tells most: it changes what a reader sees.
+        # A lost rename is the clearest cause, because it changes what a reader sees.
         told = ops[next((k for k in sorted(lost) if ops[k].kind == RENAME), i)]
-        yield left(lost, f"What has not reached the disk: {told.said}. ", told)
+        yield left(lost, f"This operation has not reached the disk: {told.said}. ", told)
     for i in loose:
-        how = f"Of what was not synced this alone has reached the disk: {ops[i].said}. "
+        how = f"Without a sync, only this operation has reached the disk: {ops[i].said}. "
         yield left({*loose} - _chain(ops, i, range(i - 1, -1, -1)), how)
     yield left({*loose})
 
 
 def _chain(ops: Sequence[Op], i: int, others: Iterable[int]) -> set[int]:
-    """An operation and those of the others on the same entries, which keep their order: the later
-    ones cannot be without it, nor it without the earlier ones."""
+    """Return an operation together with all `others` on the same entries. Their order is kept, so
+    later operations depend on earlier operations."""
     found, entries = {i}, {*ops[i].touches}
     for k in others:
         if ops[k].touches & entries:
@@ -136,15 +137,15 @@ def _chain(ops: Sequence[Op], i: int, others: Iterable[int]) -> set[int]:
     return found
 
 
-# ---- what runs on the judge's ranks: nothing is written, and what each rank does is noted
+# ---- code on the judge's ranks: nothing is written, but each rank's operations are recorded
 MOST, ACROSS = 200, "another file system"  # operations of one rank: a save needs about ten
-# Collectives that no rank leaves before all have come.
+# Collectives that end only after all ranks have called them.
 BORDERS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-data_of = "{}, piece {}, {}".format  # what a rank's file is to hold: of its name, rank, and a seed
+data_of = "{}, piece {}, {}".format  # contents of a rank's file: name, rank, and a seed
 
 
 class Disk:
-    """The disk that the answer is given: what it is told to do becomes a note."""
+    """The disk for the answer, which records all operations."""
 
     def __init__(self, book: Book, rank: int):
         self._book, self._rank, self.notes = book, rank, []
@@ -169,13 +170,13 @@ class Disk:
 
     def _note(self, kind: str, path: str, other: str = "") -> None:
         if len(self.notes) >= MOST:
-            raise RuntimeError(f"{MOST} operations on the disk, and a save needs about ten")
+            raise RuntimeError(f"{MOST} operations on the disk, but a save needs about ten")
         border = sum(map(self._book.count, BORDERS))
         self.notes.append((kind, normpath(str(path)), other, self._rank, border))
 
 
 def run(function: Callable, group: Group, name: str, older: list, keep: int, seed: int) -> dict:
-    """One save; what this rank did with the disk."""
+    """Run one save; return this rank's operations on the disk."""
     given, rank = list(older), group.rank()
     with ledger() as book:
         disk = Disk(book, rank)

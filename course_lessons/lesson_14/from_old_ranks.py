@@ -1,7 +1,7 @@
-"""`from_old_ranks` of lesson 14: shards of m ranks, read by n ranks, and the same next loss.
+"""`from_old_ranks` of lesson 14: shards of m ranks, read by n ranks, with the same next loss.
 
-An answer's shards are held against the logical tensors, its reads against what a rank needs, and
-the losses of three more steps against those of a run that was never saved.
+An answer's shards are compared with the logical tensors, its reads with a rank's needs, and the
+losses of three more steps with a run without a save.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ KEYS = ("master", "exp_avg", "exp_avg_sq", "step", "next")
 KINDS, (STEP, NEXT), MASTER = KEYS[:3], KEYS[3:], KEYS[0]
 # The old world, the new ranks, and whether the last of them holds no bias.
 CASES = ((4, THREE, False), (3, TWO, False), (2, THREE, False), (2, THREE, True))
-BATCH, STEPS = 12, 3  # samples of a step, over all ranks; steps that are made after the load
+BATCH, STEPS = 12, 3  # samples of a step, over all ranks; steps after the load
 RATE, BETAS, EPS, DECAY = 0.05, (0.9, 0.99), 1e-8, 0.1
-PADDING = -777.0  # what stands there is no parameter
-BEFORE = 2.0  # the run that is read first has each state so many times as large
-Layout = list[list[tuple[str, int]]]  # group by group, (name, elements) in their order
+PADDING = -777.0  # marks padding
+BEFORE = 2.0  # factor on each state in the run that is read first
+Layout = list[list[tuple[str, int]]]  # for each group, (name, elements) in order
 
 
 def totals(layout: Layout) -> list[int]:
-    """Elements of each group."""
+    """Return the number of elements of each group."""
     return [sum(size for _, size in group) for group in layout]
 
 
 def places(layout: Layout, ranks: int, floor: bool = False, base: bool = False) -> tuple:
-    """Each element's rank, and its place in that rank's shard; or where it would be with pieces
-    rounded down to the `floor`, or with a `base` of the second group that forgets padding."""
+    """Return each element's rank, and its place in that rank's shard; with `floor`, pieces are
+    rounded down, and with `base`, the start of the second group ignores padding."""
     found, begin = [], 0
     for total in totals(layout):
         down, up = total // ranks, math.ceil(total / ranks)
@@ -50,7 +50,7 @@ def places(layout: Layout, ranks: int, floor: bool = False, base: bool = False) 
 
 
 def shards(elements: Tensor, layout: Layout, ranks: int, fill: float = 0.0) -> Tensor:
-    """(ranks, length): every rank's piece of each group, one after another."""
+    """Return every rank's shard, its pieces of all groups in sequence, in shape (ranks, length)."""
     rank, at = places(layout, ranks)
     made = torch.full((ranks, int(at.max()) + 1), fill, dtype=torch.float64)
     made[rank, at] = elements
@@ -58,8 +58,8 @@ def shards(elements: Tensor, layout: Layout, ranks: int, fill: float = 0.0) -> T
 
 
 class Run:
-    """What m ranks have saved and n ranks read: groups that divide neither by m nor by n, nor by m
-    as they would be rounded down; or so `few` biases that the last of three ranks holds none."""
+    """The files that m ranks have saved and n ranks read, in groups that neither m nor n divides.
+    With `few`, there are so few biases that the last of three ranks holds none."""
 
     def __init__(self, m: int, n: int, few: bool, seed: int):
         r, made = Random(seed), torch.Generator().manual_seed(seed)
@@ -68,14 +68,14 @@ class Run:
         while not few and not self._tells_apart():
             self._lay(r.randint(3, 7), r.randint(5, 15), r.randint(1, 7))
         drawn = torch.randn(3, len(self.order), generator=made, dtype=torch.float64)
-        # Of each kind all elements, in the old order.
+        # For each kind all elements, in the old order.
         self.states = dict(zip(KINDS, (*drawn[:2], drawn[2].square()), strict=True))
         self.files = {kind: shards(x, self.old, m, PADDING) for kind, x in self.states.items()}
         self.right = {kind: shards(x[self.order], self.new, n) for kind, x in self.states.items()}
         self.held = places(self.new, n)[0].bincount(minlength=n).tolist()
 
     def _lay(self, i: int, h: int, o: int) -> None:
-        """Two products with biases, i → h → o; in the new layout the last of a group is first."""
+        """Set the layouts of two products with biases, i → h → o; the new one reverses groups."""
         self.old = [[("up", h * i), ("down", o * h)], [("up.bias", h), ("down.bias", o)]]
         self.new = [group[::-1] for group in self.old]
         groups = torch.arange(sum(totals(self.old))).split(totals(self.old))
@@ -84,22 +84,22 @@ class Run:
     def _tells_apart(self) -> bool:
         m, n, (weights, biases) = self.m, self.n, totals(self.old)
         uneven = all(total % k for total in (weights, biases) for k in (m, n))
-        # Old files that the elements of one parameter come from which one new rank holds.
+        # Old files for the elements of one parameter that one new rank holds.
         names = [name for group in self.new for name, size in group for _ in range(size)]
         old, new = places(self.old, m)[0][self.order].tolist(), places(self.new, n)[0].tolist()
         files = Counter((name, rank) for name, rank, _ in {*zip(names, new, old, strict=True)})
         return uneven and biases > m * (m - 1) and max(files.values()) >= min(m, 3)
 
     def misread(self, kind: str, **how: bool) -> Tensor:
-        """The new shards, where the old files were taken to lie as `places` says."""
+        """Return the new shards if the old files were read with the `places` of a wrong idea."""
         file, (rank, at) = self.files[kind], places(self.old, self.m, **how)
-        last, end = (size - 1 for size in file.shape)  # what would lie beyond is read from there
+        last, end = (size - 1 for size in file.shape)  # reads beyond the end use the last element
         read = file[rank.clamp(max=last), at.clamp(max=end)]
         return shards(read[self.order], self.new, self.n)
 
     def losses(self, kinds: Sequence, step: int, starts: Sequence[int]) -> list[float]:
-        """The next losses of a linear regression on all parameters, from shards of these kinds
-        under AdamW; each rank's samples begin at its start."""
+        """Return the next losses of a linear regression on all parameters, from shards of these
+        kinds with AdamW; each rank's samples begin at its start."""
         there, found = places(self.new, self.n), []
         master, first, second = (torch.stack([*kind])[there] for kind in kinds)
         decay = RATE * DECAY * (torch.arange(len(master)) < totals(self.new)[0])
@@ -117,9 +117,9 @@ class Run:
         return found
 
 
-# ---- what runs on the judge's ranks
+# ---- code on the judge's ranks
 class Old:
-    """What the answer is given: the facts of the old run, and `read`."""
+    """The old run as given to the answer: its facts, and the method `read`."""
 
     def __init__(self, run: Run, times: float = 1.0):
         self.world, self.step, self.batch = run.m, run.step, BATCH
@@ -128,15 +128,15 @@ class Old:
         self._files, self.seen = {kind: times * held for kind, held in run.files.items()}, []
 
     def read(self, rank: int, kind: str, start: int, stop: int) -> Tensor:
-        """Elements start to stop of an old rank's file."""
+        """Return the elements from `start` to `stop` of an old rank's file."""
         if rank not in range(self.world) or not 0 <= start <= stop <= len(self._files[kind][rank]):
-            raise ValueError(f"no file {kind} of a rank {rank} has elements {start} to {stop}")
+            raise ValueError(f"no file {kind} of rank {rank} has elements {start} to {stop}")
         self.seen += [(kind, rank, k) for k in range(start, stop)]
         return self._files[kind][rank][start:stop].clone()
 
 
 def run(function: Callable, group: Group, m: int, few: bool, seed: int, when: str) -> dict:
-    """Two runs of the same sizes are read, one after the other; both results stay alive."""
+    """Read two runs of the same sizes, one after the other; both results stay alive."""
     saved, rank = Run(m, group.size(), few, seed), group.rank()
     earlier, old = Old(saved, BEFORE), Old(saved)
     its, given = ([*map(list, saved.new)] for _ in range(2))
@@ -145,41 +145,41 @@ def run(function: Callable, group: Group, m: int, few: bool, seed: int, when: st
     out, facts = bench.watched(lambda: function(old, given, group))
     cells = [x.data_ptr() + ITEM * x.stride(0) * k for x in _shards(out) for k in range(len(x))]
     read, distinct, need = len(old.seen), len({*old.seen}), len(KINDS) * saved.held[rank]
-    head = f"The shards are right. Rank {rank} reads {read * ITEM} bytes, {when}, "
+    more = f", but needs only {need * ITEM}" if read > need else ""
     return {
         **keyed(out, KEYS, _plain),
         "changed": (given, old.layout) != (saved.new, saved.old),
         "shared": len({*cells}) < len(cells),
         "kept": all(alike(x.detach(), was) for x, was in before),
-        "head": f"{head}and needs {need * ITEM}. ",
+        "head": f"The shards are correct. Rank {rank} reads {read * ITEM} bytes{more} ({when}). ",
         "sent": facts["bytes"],
         "reads": {
             "everything is read": distinct == sum(held.numel() for held in saved.files.values()),
             "too much is read": distinct > need,
             "read twice": read > need,
-            "sent round": facts["bytes"],
+            "sent between ranks": facts["bytes"],
         },
     }
 
 
 def _shards(out: object) -> list[Tensor]:
-    """What came back under the kinds, as far as it is shards."""
+    """Return the values in a result that are valid shards, in the order of KINDS."""
     held = [out.get(kind) for kind in KINDS] if isinstance(out, Mapping) else []
     return [x for x in held if bench.plain(x) and x.dim() == 1 and x.dtype == torch.float64]
 
 
 def _plain(key: str, value: object) -> Tensor | float | str:
-    """A shard or a number, as the key has it; in words where it is something else."""
+    """Return a shard or a number, depending on the key, or a description of any other value."""
     if key in KINDS and _shards({key: value}):
         return value.detach().clone()
     plain = None if key in KINDS else bench.number(value)
     if plain is None:
         return looking.came_back(bench.described(value))
-    whole = plain.is_integer() and hasattr(value, "__index__")  # of any type
+    whole = plain.is_integer() and hasattr(value, "__index__")  # of any integer type
     return int(plain) if whole else plain
 
 
-# ---- what is said of it
+# ---- verdicts
 def trials(tried: Callable, seed: int) -> Iterator[Trial]:
     for k, (m, members, few) in enumerate(CASES, seed):
         n = len(members)
@@ -196,12 +196,13 @@ def at_form(one: Trial) -> None:
         for rank, x in enumerate(seen):
             looks = {
                 "not a shard": not isinstance(x, Tensor),
-                "not cut": len(x) >= sum(sizes),
+                "not sharded": len(x) >= sum(sizes),
                 "own padding forgotten": len(x) == run.held[rank] != length,
                 "rounded down": all(len(other) == floor for other in seen),
                 "wrong length": len(x) != length,
             }
-            text = f"`{kind}` on rank {rank} has {len(x)} elements, {one.when}, and not {length}. "
+            text = f"`{kind}` on rank {rank} has {len(x)} elements instead of {length}"
+            text += f" ({one.when}). "
             SAYS.refuse(looks, kind=kind, rank=rank, seen=x, text=text, when=one.when)
     looking.refuse_changed(one, "a layout")
     looks = {"one buffer #1": lambda r: r["shared"], "one buffer #2": lambda r: not r["kept"]}
@@ -219,7 +220,7 @@ def at_values(one: Trial) -> None:
             SAYS.refuse(other, key=key, rank=rank, value=value, when=one.when)
     steps, seen = one.seen(STEP), one.seen(NEXT)
     every, part = run.step * BATCH, BATCH // n  # samples that all old ranks have read
-    begins = {  # where the new ranks' samples begin, and how far apart they are
+    begins = {  # starts of the new ranks' samples, and their distances
         "data from the start": (0, part),
         "one old rank's count": (every // m, part),
         "counted with the new ranks": (every // m * n, part),
@@ -228,10 +229,10 @@ def at_values(one: Trial) -> None:
         "a batch for each rank": (every, BATCH),
         "parts of one sample": (every, 1),
     }
-    looks = {"step forgotten": not any(steps), "another step": steps != [run.step] * n}
+    looks = {"step forgotten": not any(steps), "wrong step": steps != [run.step] * n}
     for entry, (at, apart) in begins.items():
         looks[entry] = seen == [at + r * apart for r in range(n)]
-    looks["another sample"] = seen != [every + r * part for r in range(n)]
+    looks["wrong sample"] = seen != [every + r * part for r in range(n)]
     SAYS.refuse(looks, step=steps, next=seen, when=one.when)
 
 
@@ -242,7 +243,7 @@ def _refuse_shards(run: Run, kind: str, seen: list[Tensor], when: str) -> None:
         refuse_idea(seen, ideas(SAYS, mixed, other=other, **about), when)
     gives = {
         "nothing read" if kind == MASTER else "moments forgotten": [0 * x for x in wanted],
-        "the call before": [BEFORE * x for x in wanted],
+        "values of an earlier call": [BEFORE * x for x in wanted],
         "every rank has the first one's": [wanted[0]] * run.n,
         "the old order": shards(run.states[kind], run.old, run.n),
         "old pieces rounded down": run.misread(kind, floor=True),
@@ -254,19 +255,19 @@ def _refuse_shards(run: Run, kind: str, seen: list[Tensor], when: str) -> None:
         "padding leaks in": any((x == PADDING).any() for x in seen),
         "padding not zero": all(near(x[w != 0], w[w != 0]) for x, w in pairs),
         "some left zero": all(near(x, torch.where(x == 0, 0.0, w)) for x, w in pairs),
-        "another order": all(torch.isin(x, w).all() for x, w in pairs),
-        "another's elements": True,
+        "wrong order": all(torch.isin(x, w).all() for x, w in pairs),
+        "wrong elements": True,
     }
     SAYS.refuse(looks, **about)
 
 
 def at_losses(one: Trial) -> None:
-    """The tensors out of the shards, trained on, beside the run as it was before the save."""
+    """Compare the losses of training from the shards with the losses of the saved run."""
     run, (step, *_) = one.right, one.seen(STEP)
     seen = run.losses(map(one.seen, KINDS), step, one.seen(NEXT))
     wanted = run.losses(run.right.values(), run.step, [run.step * BATCH])
     for k, (loss, right) in enumerate(zip(seen, wanted, strict=True), 1):
-        other = {"another loss": not near(loss, right)}
+        other = {"wrong loss": not near(loss, right)}
         SAYS.refuse(other, k=k, seen=loss, when=one.when, loss=right)
 
 

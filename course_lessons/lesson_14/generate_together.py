@@ -1,7 +1,7 @@
-"""`generate_together` of lesson 14: prompts of unequal length, and a forward that needs all ranks.
+"""`generate_together` of lesson 14: unequal prompts, and a forward pass that needs all ranks.
 
-An answer is held against each rank's own text, against the forwards that the longest one needs, and
-against one small message for each of them.
+The text is compared with each rank's own, the number of forward passes with the longest text, and
+the traffic with one small message for each pass.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 
 SAYS = words.Page(__file__, "generate_together")
-STOP, WORDS = 1000, 50  # the stop is no small number: each is an object of its own
-ENDLESS = 60  # forwards of one call: far more than any rank may ask for
-SMALL = 64  # bytes that a rank may send beside the forwards, for each of them
+STOP, WORDS = 1000, 50  # the stop is not a small int, so equal stops are different objects
+ENDLESS = 60  # forwards of one call: far more than any rank needs
+SMALL = 64  # bytes that a rank may send in addition to each forward
 AT_STOP, AT_LIMIT, NOTHING = range(3)
-# How the longest text of a case ends, which is another rank's in each, and how the others do.
+# The end of a case's longest text, which is on a different rank each time, and of the others.
 CASES = ((AT_STOP, AT_STOP), (AT_LIMIT, AT_STOP), (AT_STOP, AT_LIMIT), (AT_LIMIT, NOTHING))
 CASES += ((NOTHING, NOTHING),)
-# A prompt, the new tokens that the model makes of it up to its stop, how many are asked for.
+# A prompt, the model's new tokens up to its stop, the number of tokens requested.
 Asked = tuple[list[int], list[int], int]
 
 
 def drawn(n: int, case: int, seed: int) -> list[Asked]:
-    """What each rank is asked for; prompts may have stops in them, at the end too."""
+    """Draw each rank's request; prompts may contain stops, including at the end."""
     r, row = Random(seed + case), []
     for rank in range(n):
         longest = rank == (case + seed) % n
@@ -50,26 +50,26 @@ def drawn(n: int, case: int, seed: int) -> list[Asked]:
     return row
 
 
-# ---- what runs on the judge's ranks: one whose answer has returned goes on to answer the others'
-# gathers and says that it has left, so that what would hang ends in a note in milliseconds
+# ---- code on the judge's ranks: after an answer has returned, its rank continues to answer the
+# others' gathers and reports that it has left, so that a hang becomes a note in milliseconds
 class Left(Exception):
-    """A rank asked for a forward, and another one had ended."""
+    """An exception for a rank's forward pass after a different rank has ended."""
 
 
 class Forward:
-    """`forward(ids)`: the token after ids, of a model whose weights come by a gather."""
+    """A model whose weights need a gather; `forward(ids)` returns the token after `ids`."""
 
     def __init__(self, way: list[int], group: Group):
-        self.way, self.group = way, group  # way: the prompt, then what the model makes of it
-        self.calls, self.alone = 0, []  # alone: the ranks that had ended at this one's last call
+        self.way, self.group = way, group  # the prompt, then the model's tokens
+        self.calls, self.alone = 0, []  # ranks that had ended at this one's last call
 
     def __call__(self, ids: list[int]) -> int:
         if not isinstance(ids, list) or {*map(type, ids)} != {int}:
-            raise TypeError("forward takes a list of whole numbers with at least one in it")
+            raise TypeError("forward takes a list of integers with at least one entry")
         self.calls += 1
         if self.calls > ENDLESS:
-            raise RuntimeError(f"{ENDLESS} forwards, and no rank is asked for so many")
-        ended = all_gather(torch.tensor([0]), self.group)  # as `agreed` asks it
+            raise RuntimeError(f"{ENDLESS} forward passes, but no rank needs so many")
+        ended = all_gather(torch.tensor([0]), self.group)  # in the form that `agreed` uses
         self.alone = ended.nonzero().flatten().tolist()
         if self.alone:
             raise Left
@@ -78,14 +78,14 @@ class Forward:
 
 
 def run(function: Callable, group: Group, case: int, seed: int, when: str) -> dict:
-    """One case; what there is to say of what this rank did, look by look."""
+    """Run one case; return this rank's looks and the values for their words."""
     n, rank = group.size(), group.rank()
     row = drawn(n, case, seed)
     (ids, text, most), wanted = row[rank], [min(most, len(text)) for _, text, most in row]
     forward, given, facts, out = Forward(ids + text, group), [*ids], {"ops": {}, "bytes": 0}, None
     with suppress(Left):
         out, facts = bench.watched(partial(function, given, forward, most, STOP, group))
-    while not agreed(True, group):  # this rank has ended: answer what the others still ask for
+    while not agreed(True, group):  # this rank has ended, so answer the others' calls
         pass
     calls, new, due = forward.calls, text[:most], max(wanted)
     right, listed = ids + new, isinstance(out, list) and {*map(type, out)} <= {int}
@@ -93,10 +93,10 @@ def run(function: Callable, group: Group, case: int, seed: int, when: str) -> di
     more = seen != right and seen[: len(right)] == right
     sent = sum(facts["ops"].values()) - min(facts["ops"].get("all_gather", 0), calls)
     spare = facts["bytes"] - ITEM * calls * (n - 1)
-    head = f"On rank {rank}, {when}, {len(seen) - len(ids)} new tokens came back. "
+    head = f"Rank {rank} returned {len(seen) - len(ids)} new tokens ({when}). "
     if seen == right:
-        made = agreement.counted(calls, "forward")
-        head = f"The texts are right. Rank {rank} makes {made} {when}, "
+        made = f"{calls} forward pass{'es' * (calls != 1)}"
+        head = f"The texts are correct. Rank {rank} runs {made} ({when}), "
     about = {"head": head, "calls": calls, "most": most, "wanted": wanted, "due": due}
     about |= {"kind": "" if forward.alone else bench.kind(out), "others": sent, "spare": spare}
     return about | {
@@ -110,7 +110,7 @@ def run(function: Callable, group: Group, case: int, seed: int, when: str) -> di
             "cut short": calls < len(new),
             "the stop left out": STOP in new and seen == right[:-1],
             "prompt left out": seen == new,
-            "another text": seen != right,
+            "wrong text": seen != right,
         },
         "forwards": {
             "on to the limit": calls > due,
@@ -120,7 +120,7 @@ def run(function: Callable, group: Group, case: int, seed: int, when: str) -> di
     }
 
 
-# ---- what is said of it
+# ---- verdicts
 def trials(tried: Callable, seed: int) -> Iterator[Trial]:
     for members, case in (*product([THREE], range(len(CASES))), (TWO, 1), (TWO, 3)):
         yield tried(members, on(members), case, seed, on(members))

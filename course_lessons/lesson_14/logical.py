@@ -1,7 +1,7 @@
-"""One logical tensor as a grid of elements, coloured by the rank whose box an element is in.
+"""A logical tensor as a grid of elements, coloured by the rank whose box contains an element.
 
-Several panels show the same tensor under several layouts. Lesson 14 draws what four ranks wrote
-and what three read.
+Several panels show the same tensor in several layouts. Lesson 14 draws the shards that four ranks
+wrote and three ranks read.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from course_classroom.figures.colours import CARD, QUIET, Picture, draw, in_word
 from course_classroom.figures.shapes import box, label, legend, tiled
 from course_lib.layout import Box
 
-CELL, PANEL = 0.34, 0.45  # inches: an element, the space beside a panel
+CELL, PANEL = 0.34, 0.45  # inches: an element, the space next to a panel
 Held = Sequence[Sequence[Box]]  # the boxes of each rank
 
 
 def logical(shape: tuple[int, int], panels: Mapping[str, Held], *, title: str = "") -> Picture:
-    """Draw `panels[name][rank]`, a rank's boxes of a tensor of this shape; elements are numbered
-    as they follow each other in a row-major file. An element in no box stays white."""
+    """Draw `panels[name][rank]`, a rank's boxes of a tensor of this shape; elements are numbered in
+    the order of a row-major file. An element outside all boxes is white."""
     owners = {name: owner_of_each(shape, held) for name, held in panels.items()}
     rows, columns = shape
     wide = len(panels) * (columns * CELL + PANEL)
@@ -29,20 +29,20 @@ def logical(shape: tuple[int, int], panels: Mapping[str, Held], *, title: str = 
 
 
 def owner_of_each(shape: tuple[int, int], held: Held) -> list[int | None]:
-    """The rank of each element in row-major order; None where no box covers it."""
+    """Return the rank of each element in row-major order; None if no box covers it."""
     rows, columns = shape
     owner: list[int | None] = [None] * (rows * columns)
     for rank, boxes in enumerate(held):
         for piece in boxes:
             (top, left), (high, wide) = piece.offset, piece.size
             if top + high > rows or left + wide > columns:
-                raise ValueError(f"rank {rank}: {piece} reaches beyond a tensor of shape {shape}")
+                raise ValueError(f"rank {rank}: {piece} exceeds a tensor of shape {shape}")
             for row in range(top, top + high):
                 for column in range(left, left + wide):
                     place = row * columns + column
                     if owner[place] is not None:
                         raise ValueError(
-                            f"element {place} is in a box of rank {owner[place]} and of rank {rank}"
+                            f"element {place} is in boxes of rank {owner[place]} and rank {rank}"
                         )
                     owner[place] = rank
     return owner

@@ -1,6 +1,6 @@
-"""`streamed_speed` of lesson 14: what streamed weights make of a token step.
+"""`streamed_speed` of lesson 14: the time of a token step with streamed weights.
 
-Cases are drawn anew for each check; a wrong idea of a key is known by what it makes of all of them.
+Cases are drawn for each check; a wrong idea about a key is recognised by its values in all cases.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ COUNT = 10
 
 
 def make(r: Random, k: int) -> Case:
-    """Batches so small that a rank waits for its memory, larger ones for which it waits for the
-    link, and such that the arithmetic takes longest; at last two that are unlike the others."""
+    """Draw the k-th case: small batches are limited by memory, larger batches by the link, and the
+    largest batches by arithmetic. The last two cases are special."""
     while True:
         hidden, layers = 128 * r.randint(24, 64), r.randint(24, 64)
         case = {"hidden": hidden, "layers": layers, "prompt": r.randint(150, 900), "batch": 1}
@@ -29,33 +29,33 @@ def make(r: Random, k: int) -> Case:
         case |= {"link": r.randint(11, 60) * 1e9, "memory": r.randint(900, 3300) * 1e9}
         case |= {"flops": r.randint(60, 400) * 1e12}
         exact, n = Counts(case).even, case["ranks"]
-        # No count of the break-even lies so near a whole number that digits decide.
+        # Break-even counts are far enough from integers that rounding does not decide.
         if exact > 40 and all(0.02 < x * exact % 1 < 0.98 for x in (1, 2, 1 / 3, n / (n - 1))):
             break
-    if k == COUNT - 2:  # powers of two: a batch breaks even exactly, in any order of the counting
+    if k == COUNT - 2:  # powers of two: a batch breaks even exactly, in any order of operations
         case |= {"item": 2, "ranks": r.choice((4, 8)), "parameters": 2 ** r.randint(34, 36)}
         case |= {"link": 2.0 ** r.randint(34, 36), "flops": 2.0 ** r.randint(46, 48)}
     even = ceil(Counts(case).even)
     case["batch"] = r.randint(*((2, 8), (even // 4, even // 2), (9 * even, 14 * even))[k % 3])
-    if k == COUNT - 1:  # its own memory is slower than the link, and decides at stage 3 too
+    if k == COUNT - 1:  # its own memory is slower than the link, and also decides at stage 3
         case["memory"] = case["link"] / r.randint(2, 4)
     return case
 
 
 class Counts:
-    """What a case comes to, by short names, of which the right numbers and the ideas are made."""
+    """The intermediate results of a case, from which right numbers and wrong ideas are computed."""
 
     def __init__(self, case: Case):
         self.n, self.b = n, b = case["ranks"], case["batch"]
         self.item, self.prompt, self.layers = case["item"], case["prompt"], case["layers"]
-        self.weights = case["item"] * case["parameters"]  # bytes: all, and what a rank lacks
+        self.weights = case["item"] * case["parameters"]  # bytes of all weights, and missing ones
         self.received = self.weights * (n - 1) / n
         # Seconds: the gathers, sending and reading all weights, the operations of a token.
         self.transfer, self.sent = self.received / case["link"], self.weights / case["link"]
         self.reads = self.weights / case["memory"]
         self.work = 2 * case["parameters"] / case["flops"]
-        # Of a token step: the operations, a rank with all weights, and with streamed ones; of the
-        # prompts; of a tp rank's step for the prompts of all ranks, and its two sums in a layer.
+        # For a token step: the operations, then a rank with all weights and with streamed weights.
+        # For the prompts. For a tp rank's step on all ranks' prompts, and its two sums per layer.
         self.works, self.dense = b * self.work, self.computed(b)
         self.step, self.filled = max(self.transfer, self.dense), self.computed(b * self.prompt)
         self.cut, activations = self.computed(n * b) / n, case["item"] * n * b * case["hidden"]
@@ -63,12 +63,12 @@ class Counts:
         self.even = self.transfer / self.work  # tokens whose operations take as long as the gathers
 
     def computed(self, tokens: float) -> float:
-        """Seconds of a forward: weights are read from the rank's own memory while it computes."""
+        """Return the seconds of a forward pass that reads the rank's memory while computing."""
         return max(self.reads, tokens * self.work)
 
 
 def right(case: Case) -> dict[str, float]:
-    """What each key comes to."""
+    """Return the right value of each key."""
     c = Counts(case)
     return {
         "bytes": c.received,
@@ -84,7 +84,7 @@ def right(case: Case) -> dict[str, float]:
 _IDEAS: dict[str, tuple[tuple[str, Callable[[Counts], float]], ...]] = {
     "bytes": (
         ("its own piece too", lambda c: c.weights),
-        ("its own piece alone", lambda c: c.weights / c.n),
+        ("only its own piece", lambda c: c.weights / c.n),
         ("of all ranks", lambda c: c.n * c.received),
         ("gigabytes", lambda c: c.received / 1e9),
         ("the batch counted", lambda c: c.received * c.b),
@@ -94,7 +94,7 @@ _IDEAS: dict[str, tuple[tuple[str, Callable[[Counts], float]], ...]] = {
     ),
     "stage 3": (
         ("one after the other #1", lambda c: c.transfer + c.dense),
-        ("the link alone", lambda c: c.transfer),
+        ("only the link", lambda c: c.transfer),
         ("weights for every prompt #1", lambda c: max(c.b * c.transfer, c.dense)),
         ("a backward counted #3", lambda c: max(c.transfer, 3 * c.works)),
         ("one operation", lambda c: max(c.transfer, c.works / 2)),
@@ -105,7 +105,7 @@ _IDEAS: dict[str, tuple[tuple[str, Callable[[Counts], float]], ...]] = {
         ("milliseconds", lambda c: 1e3 * c.step),
         ("its share of the arithmetic", lambda c: max(c.transfer, c.dense / c.n)),
         ("prompts of all ranks #1", lambda c: max(c.transfer, c.computed(c.n * c.b))),
-        ("operations alone #1", lambda c: max(c.transfer, c.works)),
+        ("only operations #1", lambda c: max(c.transfer, c.works)),
     ),
     "tokens/s": (
         ("token steps", lambda c: 1 / c.step),
@@ -115,13 +115,13 @@ _IDEAS: dict[str, tuple[tuple[str, Callable[[Counts], float]], ...]] = {
         ("tokens of the prompt", lambda c: c.n * c.b * c.prompt / c.step),
     ),
     "dense": (
-        ("operations alone #2", lambda c: c.works),
-        ("memory alone", lambda c: c.reads),
+        ("only operations #2", lambda c: c.works),
+        ("only memory", lambda c: c.reads),
         ("one after the other #2", lambda c: c.reads + c.works),
         ("the link in it", lambda c: c.step),
     ),
     "tp": (
-        ("its own prompts alone", lambda c: (c.dense + c.sums) / c.n),
+        ("only its own prompts", lambda c: (c.dense + c.sums) / c.n),
         ("no all-reduce", lambda c: c.cut),
         ("half of the sums", lambda c: c.cut + c.sums / 2),
         ("the sums overlapped", lambda c: max(c.cut, c.sums)),
@@ -130,10 +130,10 @@ _IDEAS: dict[str, tuple[tuple[str, Callable[[Counts], float]], ...]] = {
         ("one layer", lambda c: c.cut + c.sums / c.layers),
         ("elements, not bytes", lambda c: c.cut + c.sums / c.item),
         ("no ring", lambda c: c.cut + c.sums * c.n / (2 * (c.n - 1))),
-        ("memory not cut", lambda c: c.dense + c.sums),
-        ("operations alone #3", lambda c: c.works + c.sums),
+        ("memory not sharded", lambda c: c.dense + c.sums),
+        ("only operations #3", lambda c: c.works + c.sums),
         ("four all-reduces", lambda c: c.cut + 2 * c.sums),
-        ("weights not cut", lambda c: c.computed(c.n * c.b) + c.sums),
+        ("weights not sharded", lambda c: c.computed(c.n * c.b) + c.sums),
     ),
     "break-even": (
         ("all weights sent", lambda c: ceil(c.sent / c.work)),

@@ -1,8 +1,8 @@
-"""`take_stock` of lesson 14: which tensors of a stage-3 model are placeholders, and a whole save.
+"""`take_stock` of lesson 14: the placeholders among a stage-3 model's tensors, and a full save.
 
-Between uses a parameter is of size 0, and computing with it is no error; when a block ends, what
-was whole in it is overwritten. An answer is held against the whole model, against one gather for
-each, and against how much is whole at once.
+Between uses a parameter has size 0, and computing with it raises no error; when a block ends, its
+gathered parameters are overwritten. An answer is compared with the full model, with one gather per
+parameter, and with a limit on gathered memory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from course_lib.collectives.call import Group
 
 SAYS = words.Page(__file__, "take_stock")
 KEYS = PLACEHOLDERS, DECAY, NUMEL, NORM = ("placeholders", "decay", "numel", "norm")
-SMALL = 16  # elements: a parameter of as many at most stays whole
+SMALL = 16  # elements: parameters up to this size stay replicated
 
 
-# ---- what runs on the judge's ranks: a model whose weights come and go, silently
+# ---- code on the judge's ranks: a model whose weights are silently gathered and freed
 class Small(nn.Module):
-    """A table (v, h) that is a head too, two layers, a weight of three dims, a large vector, what
-    is small, also with two dims, buffers: one without elements, one that no file has."""
+    """A table (v, h) tied to the head, two layers, a weight with three dims, a large vector, small
+    parameters (one with two dims), and buffers: one is empty, and one is not in the state_dict."""
 
     def __init__(self, v: int, h: int, f: int, seed: int):
         super().__init__()
@@ -49,18 +49,18 @@ class Small(nn.Module):
         self.double()
         made = torch.Generator().manual_seed(seed)
         for x in (*self.parameters(), *self.buffers()):
-            if x is not self.temperature:  # it is 1., and no placeholder
+            if x is not self.temperature:  # it is 1. and not a placeholder
                 x.data.normal_(generator=made)
 
 
 class Cut:
-    """The large parameters of a model, cut over a group: whole in a block, overwritten after it."""
+    """The large parameters of a model, sharded over a group: full in a block, then overwritten."""
 
     def __init__(self, model: nn.Module, group: Group):
         self.group, self.shards = group, {}
         self.counts: Counter = Counter()  # gathers, by name
-        self.blocks: Counter = Counter()  # in which a parameter is whole now
-        self.most = 0  # elements that were whole at once
+        self.blocks: Counter = Counter()  # of blocks in which a parameter is full now
+        self.most = 0  # elements that were full at once
         for name, p in model.named_parameters():
             if p.numel() > SMALL:
                 flat = nn.functional.pad(p.detach().flatten(), (0, -p.numel() % group.size()))
@@ -69,7 +69,7 @@ class Cut:
 
     @contextmanager
     def gathered(self, *what: nn.Module | Tensor) -> Iterator[None]:
-        """Have these parameters whole in here; every rank of the group comes."""
+        """Gather these parameters inside the block; every rank of the group must call this."""
         lists = (x.parameters() if isinstance(x, nn.Module) else [x] for x in what)
         mine = [p for p in dict.fromkeys(chain(*lists)) if p in self.shards]
         for p in mine:
@@ -90,7 +90,7 @@ class Cut:
 
 
 def run(function: Callable, group: Group, sizes: Sequence[int], seed: int) -> dict:
-    """Call `function` on a model, and on another one before the first one's writer has read."""
+    """Call `function` on a model, and on a second model before the first model's output is read."""
     models = [Small(*sizes, seed + k) for k in range(2)]
     cut, later = (Cut(model, group) for model in models)
     given: list[tuple[str, Tensor]] = []
@@ -101,12 +101,16 @@ def run(function: Callable, group: Group, sizes: Sequence[int], seed: int) -> di
     out, facts = bench.watched(lambda: function(models[0], cut.gathered, write, group))
     written = [{**bench.described(x), "name": name, "tensor": _copy(x)} for name, x in given]
     bench.watched(lambda: function(models[1], later.gathered, write, group))
-    for each, (_, held) in zip(written, given, strict=False):  # the later model's are beyond them
+    for each, (_, held) in zip(written, given, strict=False):  # the later model's are at the end
         each["overwritten"] = not alike(each["tensor"], _copy(held))
     large = max(p.numel() for p in Small(*sizes, seed).parameters())
     others = sum(facts["ops"].values()) - cut.counts.total()
     twice = ", ".join(sorted(name for name, count in cut.counts.items() if count > 1))
-    gathers = {"whole at once": cut.most > large, "gathered twice": twice, "more messages": others}
+    gathers = {
+        "all gathered at once": cut.most > large,
+        "gathered twice": twice,
+        "more messages": others,
+    }
     about = {"written": written, "writes": len(written), "largest": large}
     about |= {"most": cut.most, "twice": twice, "others": others, "gathers": gathers}
     return {**keyed(out, KEYS, _plain), **about}
@@ -117,7 +121,7 @@ def _copy(x: object) -> Tensor | None:
 
 
 def _plain(key: str, value: object) -> list[str] | float | str:
-    """A list of names or a number, as the key has it; of anything else, its type's name."""
+    """Return a list of names or a number, depending on the key, or the name of a wrong type."""
     listed = key in (PLACEHOLDERS, DECAY)
     if listed and isinstance(value, list | tuple | Set) and {*map(type, value)} <= {str}:
         return sorted(value)
@@ -125,7 +129,7 @@ def _plain(key: str, value: object) -> list[str] | float | str:
     return f"a {type(value).__name__}" if plain is None else plain
 
 
-# ---- what is said of it
+# ---- verdicts
 def trials(tried: Callable, seed: int) -> Iterator[Trial]:
     h = 5 + seed % 4
     for members, sizes in ((THREE, [17 + seed % 5, h, h + 2]), (TWO, [19, h + 1, h + 5])):
@@ -133,7 +137,7 @@ def trials(tried: Callable, seed: int) -> Iterator[Trial]:
 
 
 def readings(model: Small, n: int) -> dict[str, list[tuple[str, object]]]:
-    """Of each key what is right, by the entry for what nothing explains, and what ideas give."""
+    """Return, for each key, entries with values: the right value first, then wrong ideas."""
     state = model.state_dict(keep_vars=True)
     every = {name: p.detach() for name, p in model.named_parameters()}
     cut = sorted(name for name, x in state.items() if x.numel() > SMALL and x.requires_grad)
@@ -149,7 +153,7 @@ def readings(model: Small, n: int) -> dict[str, list[tuple[str, object]]]:
             ("one element is no placeholder", sorted([*cut, "temperature"])),
             ("an empty buffer", sorted([*cut, "history"])),
             ("second name missed", own),
-            ("looked at while whole", []),
+            ("looked at while gathered", []),
         ],
         DECAY: [
             ("decay misread", right),
@@ -172,7 +176,7 @@ def readings(model: Small, n: int) -> dict[str, list[tuple[str, object]]]:
         ("buffers counted", whole + [*model.buffers()]),
         ("buffers counted", whole + saved),
         ("tied twice #3", whole + tied + saved),
-        ("what comes and goes alone", [every[name] for name in own]),
+        ("only sharded parameters", [every[name] for name in own]),
         ("added over the ranks", n * whole),
     ):
         flat = torch.cat([x.flatten() for x in tensors])
@@ -185,9 +189,9 @@ def at_numbers(one: Trial) -> None:
     known = readings(one.right, len(one.reports))
     for (rank, report), key in product(enumerate(one.reports), KEYS):
         seen, ((otherwise, right), *ideas) = report["values"][key], known[key]
-        if same(seen, right):  # a norm is there to be looked at: float32 is enough
+        if same(seen, right):  # a norm is only displayed, so float32 is enough
             continue
-        holds = {"of another kind": isinstance(seen, str)}
+        holds = {"wrong type": isinstance(seen, str)}
         holds |= {entry: True for entry, gives in ideas if same(seen, gives)}
         about = {"key": key, "rank": rank, "when": one.when, "where": f"on rank {rank}, {one.when}"}
         if isinstance(seen, list):
@@ -212,12 +216,12 @@ def at_writes(one: Trial) -> None:
         has, wanted = (f"{x['shape']} and {x['dtype']}" for x in (each, bench.described(due)))
         written.append({**each, "due": due, "has": has, "wanted": wanted})
     looks = {
-        "a buffer of no file": lambda r: r["name"] == "mask",
-        "another name": lambda r: r["due"] is None,
+        "non-persistent buffer saved": lambda r: r["name"] == "mask",
+        "wrong name": lambda r: r["due"] is None,
         "not a tensor": lambda r: r["tensor"] is None,
         "a placeholder is saved": lambda r: r["due"].numel() and not r["tensor"].numel(),
         "a view is saved": lambda r: r["tensor"].isnan().any(),
-        "another tensor": lambda r: r["has"] != r["wanted"],
+        "wrong shape or dtype": lambda r: r["has"] != r["wanted"],
         "other values": lambda r: not near(r["tensor"], r["due"]),
     }
     SAYS.refuse_each(written, looks, when=one.when)

@@ -1,8 +1,8 @@
-"""Tokens per second against the batch, as measured, with the batch at which two ways are even.
+"""Measured tokens per second by batch, with the batches at which two ways are equal.
 
-Points are what was measured, a line is what a model of the time says between them. A marked batch
-is drawn as an upright line with its words. Both axes are logarithmic: a ratio is a distance.
-Lesson 14 draws streamed weights beside a cut model.
+Points are measurements, and lines come from a model of the time. A marked batch is a labelled
+vertical line. Both axes are logarithmic, so a ratio is a distance. Lesson 14 compares streamed
+weights with a sharded model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def throughput(
     even: Mapping[str, float],
     title: str = "",
 ) -> Picture:
-    """Draw `ways[way][rows]`, tokens per second measured with so many rows in all.
+    """Draw `ways[way][rows]`, measured tokens per second for `rows` rows in total.
 
-    `models[way](rows)` is the line beside a way's points; `even` names batches to be marked, such
-    as {"even in bytes": 23, "even in time": 11.5}.
+    `models[way](rows)` is the line for a way's points. `even` names batches to mark, such as
+    `{"even in bytes": 23, "even in time": 11.5}`.
     """
     ways = {way: dict(sorted(measured.items())) for way, measured in ways.items()}
     words = {
@@ -58,6 +58,6 @@ def _paint(figure, ways: Mapping, models: Mapping, even: Mapping) -> None:
     for (words, rows), dashes in zip(even.items(), cycle(EVEN), strict=False):
         axis.axvline(rows, color=INK, linewidth=1.0, linestyle=dashes,
                      label=f"{words}: {rows:.3g} rows")  # fmt: skip
-    axis.set(xlabel="rows in all, of all ranks", ylabel="tokens per second, of all ranks")
+    axis.set(xlabel="rows in total, of all ranks", ylabel="tokens per second, of all ranks")
     axis.grid()
     axis.legend()

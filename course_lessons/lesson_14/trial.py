@@ -1,4 +1,4 @@
-"""What the exercises of lesson 14 share: an answer on the judge's ranks, and a dictionary of it."""
+"""Common parts of lesson 14's exercises: trials on the judge's ranks, and returned dictionaries."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from course_classroom.judge.judge import Judge, refuse_none
 
 
 class Trial(NamedTuple):
-    """One run of an answer on a group: what each rank reports, and what that is held against."""
+    """One run of an answer on a group: each rank's report, and the right results."""
 
     reports: list
     when: str
     right: object = None
 
     def seen(self, key: str) -> list:
-        """What stands under a key of each rank's dictionary."""
+        """Return the values under a key in all ranks' dictionaries."""
         return [report["values"][key] for report in self.reports]
 
     def refuse(self, says: words.Words, look: str) -> None:
-        """Raise the first entry that holds in a rank's table of that name."""
+        """Raise the first entry that holds in a rank's table with the name `look`."""
         for rank, report in enumerate(self.reports):
             says.refuse(report[look], **{"rank": rank, **report, "when": self.when})
 
 
 def keyed(out: object, keys: Sequence[str], plain: Callable) -> dict:
-    """A report of a dictionary that came back, with what is wrong with its form as a table."""
+    """Return a report on a returned dictionary, with a table of errors in its form."""
     seen = bench.keyed(out, keys, plain)
     form = {"not a dictionary": seen["kind"] != "dict", "a key missing": seen["lost"]}
     return {**seen, "keys": ", ".join(keys), "form": form}
@@ -39,10 +39,10 @@ def keyed(out: object, keys: Sequence[str], plain: Callable) -> dict:
 def exercise(
     says: words.Page, run: Callable, owed: str, trials: Callable, looks: Mapping, stops: Mapping
 ) -> frame.Exercise:
-    """Look at `trials(tried, seed)`, each made by `tried(members, when, *given, right=…)`.
+    """Make an exercise of `trials(tried, seed)`; it calls `tried(members, when, *given, right=…)`.
 
-    Every rank has to give back what is `owed`; a look may be the name of a table; `stops` says of
-    entries whether a Finding of the frame comes from them."""
+    Every rank has to return `owed`. A look may also be a table's name. `stops` maps entries to
+    conditions on a Finding of the frame."""
     named = {
         at: partial(Trial.refuse, says=says, look=look) if isinstance(look, str) else look
         for at, look in looks.items()

@@ -1,6 +1,6 @@
-"""The exercises of lesson 15 in the order in which the lesson lists them.
+"""The exercises of lesson 15 in the lesson's order.
 
-Three are functions of drawn cases, one asks for numbers.
+Three exercises are functions that are tried on random cases, and one asks for numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`changes_sides` of lesson 15: tokens from which the axis tp sends more than the axis dp.
+"""`changes_sides` of lesson 15: the tokens from which tp sends more than dp.
 
-The right numbers come from one count of a block; a wrong idea is another count in it.
+The right numbers come from one count of a block; a wrong idea changes a count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from course_classroom.judge.words import Page
 
 SAYS = Page(__file__, "changes_sides")
 
-H, TP, DP, TOKENS, ITEM = 4096, 8, 16, 8192, 2  # width; ranks; tokens of a micro-batch; bytes
+H, TP, DP, TOKENS, ITEM = 4096, 8, 16, 8192, 2  # width, ranks, tokens of a micro-batch, bytes
 FIELDS = (
     "over tp",
     "over dp",
@@ -29,18 +29,18 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Model:
-    """Count the bytes of a block over each axis; a wrong idea is another count."""
+    """A counting model of a block's bytes over each axis; a wrong idea changes a count."""
 
     sums: float = 4  # all-reduces over tp
     recomputed: float = 6  # with the forward run again
     rounds: float = 2  # of an all-reduce
     weights: float = 12  # times h²
     item: float = ITEM
-    cut: bool = True  # a rank holds a tp-th part of the weights
-    exact: bool = True  # (N - 1) / N, and not its limit
-    replicas: bool = True  # that of dp
-    gathers: float = 1.5  # of stage 3, beside stages 0 to 2
-    once: bool = True  # gradients go once a step, whatever the micro-batches
+    cut: bool = True  # a rank holds 1/tp of the weights
+    exact: bool = True  # (N - 1) / N instead of its limit
+    replicas: bool = True  # the factor of dp
+    gathers: float = 1.5  # of stage 3, compared with stages 0 to 2
+    once: bool = True  # gradients are sent once per step, whatever the micro-batches
 
     def over_tp(self, tokens: float, h: float = H, tp: int = TP, sums: float = 0) -> float:
         part = (tp - 1) / tp if self.exact else 1
@@ -52,7 +52,7 @@ class Model:
         return self.rounds * part * held * self.item
 
     def border(self, h: float = H, tp: int = TP, sums: float = 0, times: float = 1) -> float:
-        """Tokens of a micro-batch with which both send as much, where dp sends `times`."""
+        """Return the tokens per micro-batch at which tp sends `times` times the bytes of dp."""
         return times * self.over_dp(h, tp) / self.over_tp(1, h, tp, sums)
 
     def answers(self) -> dict[str, float]:
@@ -72,26 +72,26 @@ class Model:
 RIGHT = Model()
 _IDEAS = (
     (
-        "weights not cut",
-        "Over dp a rank sends its own shard's gradients: a tp-th part of the block.",
+        "weights not sharded",
+        "Over dp a rank sends only its own shard's gradients, which are 1/tp of the block.",
         {"cut": False},
     ),
     (
         "a replica keeps its part",
-        "dp's factor (d − 1)/d is missing. A replica need not send what "
-        "it keeps of the sum: with 16 replicas 15/16 of the gradients travel, each way round.",
+        "dp's factor (d − 1)/d is missing. A replica need not send the part of the sum that it "
+        "keeps. With 16 replicas, 15/16 of the gradients are sent in each direction.",
         {"replicas": False},
     ),
     (
         "limit for many ranks",
-        "You have taken (N − 1)/N as 1. With 8 and 16 ranks it is less, and with 2 it is a half.",
+        "You used 1 for (N − 1)/N. With 8 and 16 ranks it is less, and with 2 it is a half.",
         {"exact": False},
     ),
     (
         "a factor of two",
-        "Half of it is there where the forward's sums alone are counted, and the backward has as "
-        "many; where elements are counted, of 2 bytes each; or one way round the ring, which an "
-        "all-reduce goes round twice.",
+        "This is half of the correct value. Perhaps you counted only the forward's sums, although "
+        "the backward has as many. Perhaps you counted elements, but each has 2 bytes. Or you "
+        "counted only one of the two rounds of an all-reduce.",
         {"sums": 2, "recomputed": 4},
     ),
     (
@@ -99,45 +99,45 @@ _IDEAS = (
         "A block has 12h² weights: 4h² in attention, 8h² in the MLP.",
         {"weights": 4},
     ),
-    ("the MLP alone", "A block has 12h² weights: attention's 4h² too.", {"weights": 8}),
+    ("the MLP alone", "A block has 12h² weights, including attention's 4h².", {"weights": 8}),
     ("float32", "An element has 2 bytes here.", {"item": 4}),
     (
         "a factor of two",
-        "Half of it is there where elements are counted, of 2 bytes each, or one way round the "
-        "ring: an all-reduce goes round it twice, in a reduce-scatter and an all-gather.",
+        "This is half of the correct value. You counted elements, but each has 2 bytes, or only "
+        "one of an all-reduce's two rounds, which are a reduce-scatter and an all-gather.",
         {"item": 1},
     ),
     (
         "everything again",
-        "Only the forward is run again, and with it the forward's sums.",
+        "Only the forward is run again, together with the forward's sums.",
         {"recomputed": 8},
     ),
     (
         "recomputation sends nothing",
-        "The forward that is run again sums over tp again.",
+        "The repeated forward also repeats its sums over tp.",
         {"recomputed": 4},
     ),
     (
         "stage 3 as the others",
-        "At stage 3 parameters are gathered twice, and gradients reduce-scattered: three, not two.",
+        "At stage 3 parameters are gathered twice and gradients reduce-scattered: 3 moves, not 2.",
         {"gathers": 1.0},
     ),
     (
         "three times",
-        "Stage 3 moves 3Ψ elements, the others 2Ψ: half as much again, not three times.",
+        "Stage 3 moves 3Ψ elements and the others 2Ψ, which is 1.5 times as much, not three times.",
         {"gathers": 3.0},
     ),
     (
         "all-reduced at stage 3",
-        "Two gathers of the parameters and an all-reduce of the gradients are twice as much. At "
-        "stage 3 gradients are reduce-scattered: a rank needs no more than its shard of the sum, "
-        "and that is half of an all-reduce.",
+        "Two gathers of the parameters and an all-reduce of the gradients are twice as much. "
+        "However, stage 3 reduce-scatters gradients, because a rank needs only its shard of the "
+        "sum. That is half of an all-reduce.",
         {"gathers": 2.0},
     ),
     (
         "summed each time",
-        "Gradient accumulation: gradients add up on each rank and are "
-        "all-reduced once in a step, however many micro-batches it has.",
+        "With gradient accumulation, gradients add up on each rank and are all-reduced once per "
+        "step, however many micro-batches it has.",
         {"once": False},
     ),
 )
@@ -154,7 +154,7 @@ _ALONE = (
     ),
     Mistake(*SAYS.of("one all-reduce"), {"over tp": RIGHT.over_tp(TOKENS, sums=1) / 1e6}),
     Mistake(
-        *SAYS.of("a later question's"),
+        *SAYS.of("condition of a later question"),
         {"over tp": 1.5 * RIGHT.over_tp(TOKENS) / 1e6, "over dp": 1.5 * RIGHT.over_dp() / 1e6},
     ),
     Mistake(
@@ -165,8 +165,8 @@ _ALONE = (
             "tokens, tp 2": RIGHT.border() / 7,
         },
     ),
-    Mistake(*SAYS.of("tp in one of the two #1"), {"tokens, tp 2": RIGHT.border()}),
-    Mistake(*SAYS.of("tp in one of the two #2"), {"tokens, tp 2": 4 * RIGHT.border()}),
+    Mistake(*SAYS.of("tp on one side only #1"), {"tokens, tp 2": RIGHT.border()}),
+    Mistake(*SAYS.of("tp on one side only #2"), {"tokens, tp 2": 4 * RIGHT.border()}),
     Mistake(
         *SAYS.of("3h"),
         {"tokens": 3 * H, "tokens, tp 2": 3 * H, "tokens, half the width": 3 * H / 2},
@@ -178,12 +178,12 @@ _ALONE = (
 
 
 def judge_sides(given: Mapping) -> None:
-    """Hold the numbers against the count, and against what each other count leads to."""
+    """Compare the numbers with the right count and with the counts of wrong ideas."""
     right, known = RIGHT.answers(), mistakes()
     follow = _following(given, right)
     wrong = [name for name in right if not close(given[name], right[name])]
     if not set(wrong) & set(FIELDS[: FIELDS.index("tokens") + 1]):
-        # What is wrong in variants alone is no idea that "tokens" would have as well.
+        # Errors only in variants cannot come from an idea that also changes "tokens".
         known = tuple(sorted(known, key=lambda mistake: "tokens" in mistake.values))
     if not follow or any(_is_of(mistake, given, wrong) for mistake in known):
         compare(given, right, known, apart=True)
@@ -194,12 +194,12 @@ def judge_sides(given: Mapping) -> None:
     except Finding as found:
         told = ", ".join(map(repr, follow))
         raise Finding(
-            found.name, f"{found.text} Your {told} would follow from your 'tokens': mend that one."
+            found.name, f"{found.text} Your {told} would follow from your 'tokens': fix that one."
         ) from None
 
 
 def _following(given: Mapping, right: Mapping) -> list[str]:
-    """Variants that are wrong as far as `tokens` is, by the same factor."""
+    """Return the variants that are wrong by the same factor as `tokens`."""
     off = given["tokens"] / right["tokens"]
     if close(off, 1.0):
         return []
@@ -208,13 +208,13 @@ def _following(given: Mapping, right: Mapping) -> list[str]:
 
 
 def _is_of(mistake: Mistake, given: Mapping, wrong: list[str]) -> bool:
-    """Whether one idea leads to all that is wrong."""
+    """Return True if this one mistake explains all errors."""
     values = mistake.values
     return all(name in values and close(given[name], values[name]) for name in wrong)
 
 
 def mistakes() -> tuple[Mistake, ...]:
-    """Each wrong idea with the numbers that follow from it, where they differ from the right."""
+    """Return each wrong idea with the numbers in which it differs from the right answers."""
     right, made = RIGHT.answers(), []
     for name, text, counts in _IDEAS:
         theirs = replace(RIGHT, **counts).answers()

@@ -1,6 +1,6 @@
-"""`cheapest_plan` of lesson 15: which GPUs, how many, which stage train a model in time for least.
+"""`cheapest_plan` of lesson 15: the machine, number of GPUs and stage of the cheapest plan in time.
 
-One count, `cheapest_ways.py`, serves for the right answer and for the wrong ideas.
+One counting model, `cheapest_ways.py`, gives the right answer and the wrong ideas' answers.
 """
 
 from __future__ import annotations
@@ -12,24 +12,17 @@ from course_classroom.judge.by_cases import AnyOf, Case, Cases, Idea, judge_case
 from course_classroom.judge.frame import Exercise
 from course_classroom.judge.judge import Judge
 from course_classroom.judge.words import Page
-from course_lessons.lesson_15.cheapest_ways import (
-    DAY,
-    Found,
-    cheapest,
-    considered,
-    held,
-    ways,
-)
+from course_lessons.lesson_15.cheapest_ways import DAY, Found, cheapest, considered, held, ways
 
 SAYS = Page(__file__, "cheapest_plan")
 
 CHOICE, DAYS, COST = KEYS = ("choice", "days", "cost")
-AT_THE_BORDER = 2  # the number of the case whose plan just fits and is just in time
-SMALL = {1: 3.9, 3: 1.95}  # bytes a parameter, in every fourth case: stage 2 fits, or stage 3
+AT_THE_BORDER = 2  # the index of the case whose plan fits exactly and ends exactly in time
+SMALL = {1: 3.9, 3: 1.95}  # bytes per parameter, in every fourth case: stage 2 fits, or stage 3
 
 
 def make(r: Random, k: int) -> Case:
-    """One whose cheapest plan is cheaper than any other by more than digits."""
+    """Draw a case whose cheapest plan is clearly cheaper than any other."""
     while True:
         case = _drawn(r, k)
         costs = sorted(way.cost for way in ways(case) if way.days <= case["days"])
@@ -38,11 +31,11 @@ def make(r: Random, k: int) -> Case:
 
 
 def _at_the_border(r: Random) -> Case:
-    """The cheapest plan fills the memory exactly, and is done exactly in time: in numbers that any
-    order of the operations counts alike, in bytes and in GB."""
+    """Draw a case whose cheapest plan fills the memory exactly and ends exactly in time, with
+    numbers that are exact in any order of operations, in bytes and in GB."""
     n, stage, days = 8, r.choice((1, 2)), r.choice((16, 24, 32))
     params, batch = 675 * 10**7, 2**24
-    flops = 6.0 * params * batch / (n * 675)  # a step takes 675 s, 128 of them a day
+    flops = 6.0 * params * batch / (n * 675)  # a step takes 675 s, so 128 per day
     case = {"parameters": params, "tokens": 128 * days * batch, "batch": batch}
     case |= {"days": float(days), "activations": r.randint(2, 9) * 10**9, "machines": []}
     link, price = 10**12, r.choice((1.5, 2.0, 3.0))  # messages are hidden
@@ -61,8 +54,8 @@ def _drawn(r: Random, k: int) -> Case:
     params = r.randint(10, 60) * 10**8
     machines = []
     for memory, flops, link, price in ((24, 60, 4, 0.5), (80, 140, 12, 1.6), (80, 400, 25, 3.6)):
-        first = r.choice((4, 6, 8))  # each kind in numbers of its own, in any order
-        # Near neighbours: the smaller number may need stage 3 where the larger has stage 2.
+        first = r.choice((4, 6, 8))  # each kind of GPU in its own numbers, in any order
+        # Close neighbours: the smaller number may need stage 3 where the larger has stage 2.
         sizes = [first, first + 2, 2 * first, 4 * first]
         machines.append(
             {
@@ -76,7 +69,7 @@ def _drawn(r: Random, k: int) -> Case:
     case = {"parameters": params, "tokens": r.randint(10, 40) * params}
     case |= {"batch": 2**18 * r.randint(1, 4), "activations": r.randint(2, 9) * 10**9}
     case["machines"] = machines
-    if k % 4 in SMALL:  # small GPUs on slow links: one stage alone fits, and its messages show
+    if k % 4 in SMALL:  # small GPUs on slow links: only one stage fits, with visible messages
         for machine in machines:
             machine["memory"] = round(params * SMALL[k % 4]) + case["activations"]
             machine["link"] /= 20
@@ -97,7 +90,7 @@ def _choice(found: Found | None) -> list[int] | None:
 
 
 def _of(number, name: str):
-    """A key's value made of the right way, None where there is none."""
+    """Return a function that computes a key's value for the right plan, or None without a plan."""
 
     def gives(case: Case) -> object:
         found = cheapest(case)
@@ -108,74 +101,74 @@ def _of(number, name: str):
 
 
 _READINGS = (
-    ("the deadline forgotten", "Some of your choices are not done in time.", {"late": True}),
+    ("the deadline forgotten", "Some of your choices do not end in time.", {"late": True}),
     (
         "the fastest",
-        "That is the fastest of those that fit. Asked is for the cheapest in time.",
+        "That is the fastest one that fits, but the question asks for the cheapest in time.",
         {"by": "days"},
     ),
     (
         "the cheapest hour",
-        "That has the lowest price an hour; it also takes longest.",
+        "That has the lowest price per hour, but it also takes longest.",
         {"by": "hourly"},
     ),
-    ("gradients forgotten", "Gradients take 2 bytes a parameter too.", {"gradients": 0}),
-    ("gradients in 32 bits", "Gradients have 2 bytes a parameter here.", {"gradients": 4}),
+    ("gradients forgotten", "Gradients take 2 bytes per parameter too.", {"gradients": 0}),
+    ("gradients in 32 bits", "Here, gradients have 2 bytes per parameter.", {"gradients": 4}),
     (
         "nothing is sent",
-        "Messages take time: what is longer than the backward is exposed.",
+        "Messages take time: the part that is longer than the backward is exposed.",
         {"sends": 0.0},
     ),
     (
         "nothing hides",
-        "Messages overlap with the backward, two thirds of the computing; only "
-        "what is longer is exposed.",
+        "Messages overlap with the backward, two thirds of the computation. Only the rest is "
+        "exposed.",
         {"hides": 0.0},
     ),
     ("parameters, not bytes", "A parameter has 2 bytes on the link.", {"sends": 0.5}),
     (
         "stage 3 always",
-        "Stage 3 sends half as much again. Take it where a lower one does not fit.",
+        "Stage 3 sends 1.5 times as much. Use it only if no lower stage fits.",
         {"stages": (3,)},
     ),
     (
         "no stage 0",
-        "What fits without ZeRO needs no stage: the lowest one is 0.",
+        "A model that fits without ZeRO needs no stage, so the lowest one is 0.",
         {"stages": (1, 2, 3)},
     ),
-    ("no stage 3", "Where stage 2 does not fit, stage 3 may.", {"stages": (0, 1, 2)}),
+    ("no stage 3", "If stage 2 does not fit, stage 3 may.", {"stages": (0, 1, 2)}),
     (
         "activations forgotten",
-        "Activations come on top of weights, gradients and states.",
+        "Activations need memory in addition to weights, gradients and states.",
         {"active": 0.0},
     ),
     (
         "activations shared out",
-        "Each GPU has these activations: they are not shared out over N.",
+        "Each GPU has these activations. They are not divided by N.",
         {"spread": -1.0},
     ),
     ("activations of all", "`activations` are the bytes on each GPU.", {"spread": 1.0}),
     (
         "states of 8 bytes",
-        "States have 12 bytes a parameter: a copy in 32 bits, two moments.",
+        "States have 12 bytes per parameter: a float32 copy and two moments.",
         {"states": 8},
     ),
     ("the first in time", "A later one of the plans that are in time costs less.", {"by": "first"}),
     (
         "the first size in time",
-        "Of a machine you look at no size after the first that is in time. "
-        "A later one may cost less: sizes come in any order.",
+        "For each machine, you ignore all sizes after the first that is in time. A later one may "
+        "cost less, because sizes are in any order.",
         {"one": "first"},
     ),
     (
         "the fewest in time",
-        "Of a machine you take the smallest number that is in time. A larger "
-        "one may cost less: it may fit at a stage that sends less.",
+        "For each machine, you take the smallest number that is in time. A larger one may cost "
+        "less, because it may fit at a stage that sends less.",
         {"one": "fewest"},
     ),
     (
         "what fits exactly",
-        "What takes all of the memory, to the last byte, fits.",
+        "A plan that uses all of the memory, to the last byte, fits.",
         {"full": False},
     ),
     (
@@ -185,29 +178,28 @@ _READINGS = (
     ),
     (
         "the first machine with a plan",
-        "You look at no machine after the first that has a plan in time. A later one may "
-        "cost less.",
+        "You ignore all machines after the first that has a plan in time. A later one may cost "
+        "less.",
         {"one": "machine"},
     ),
-    ("of one GPU", "The price is that of one GPU; all of them run.", {"by": "single"}),
+    ("of one GPU", "The price is for one GPU, but all of them run.", {"by": "single"}),
     (
         "all of it hides",
-        "Messages overlap with the backward, which is two thirds of the "
-        "computing, and not with all of it.",
+        "Messages overlap with the backward, which is only two thirds of the computation.",
         {"hides": 1.0},
     ),
     (
         "a third hides",
-        "The backward is two thirds of the computing; the forward is one.",
+        "The backward is two thirds of the computation; the forward is one third.",
         {"hides": 1 / 3},
     ),
     ("memory forgotten", "Some of your choices do not fit on a GPU.", {"fits": False}),
-    ("one GPU computes", "N GPUs share the computing of a step.", {"share": False}),
+    ("one GPU computes", "N GPUs share the computation of a step.", {"share": False}),
 )
 
 
 def _reading(how: dict):
-    """Its choice; where messages take no time, all numbers of a machine may cost the same."""
+    """Return an idea's choices; without messages, all sizes of a machine may cost the same."""
     by, rest = how.get("by", "cost"), {key: value for key, value in how.items() if key != "by"}
 
     def gives(case: Case) -> object:
@@ -229,7 +221,11 @@ IDEAS = (
     ),
     Idea(DAYS, *SAYS.of("hours"), _of(lambda c, f: 24 * f.days, "hours")),
     Idea(DAYS, *SAYS.of("seconds"), _of(lambda c, f: DAY * f.days, "seconds")),
-    Idea(DAYS, *SAYS.of("one step"), _of(lambda c, f: f.days * c["batch"] / c["tokens"], "step")),
+    Idea(
+        DAYS,
+        *SAYS.of("only one step checked"),
+        _of(lambda c, f: f.days * c["batch"] / c["tokens"], "step"),
+    ),
     Idea(COST, *SAYS.of("of one GPU"), _of(lambda c, f: f.cost / f.gpus, "one")),
     Idea(COST, *SAYS.of("a price a day"), _of(lambda c, f: f.cost / 24, "day")),
     Idea(

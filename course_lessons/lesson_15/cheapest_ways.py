@@ -1,6 +1,6 @@
-"""Every way to train a case's model, with its days and its cost: the one count of `cheapest_plan`.
+"""Every way to train a case's model, with its days and its cost, as counted for `cheapest_plan`.
 
-A wrong idea leaves out a part of it. Lesson 15.
+A wrong idea changes part of the count. Lesson 15.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DAY = 86400.0
 
 
 class Found(NamedTuple):
-    """One way: machine, GPUs, stage; days and cost of the whole training."""
+    """A plan: machine, GPUs, stage, and the days and cost of the full training."""
 
     machine: int
     gpus: int
@@ -23,13 +23,13 @@ class Found(NamedTuple):
     cost: float
     hourly: float
     single: float  # the cost of one of its GPUs
-    first: int = 0  # for who takes the first one
+    first: int = 0  # for ideas that take the first one
 
 
 def held(
     case: Case, stage: int, n: int, gradients: int = 2, states: int = 12, active: float = 1.0
 ) -> float:
-    """Bytes of a GPU: 2 of weights, 2 of gradients, 12 of states, and activations."""
+    """Return a GPU's bytes: 2, 2 and 12 per parameter (sharded by stage), and activations."""
     parts = [2 / (n if stage > 2 else 1), gradients / (n if stage > 1 else 1)]
     of_states = states / (n if stage else 1)
     return case["parameters"] * (sum(parts) + of_states) + active * case["activations"]
@@ -48,7 +48,7 @@ def ways(
     spread: float = 0.0,
     **holds: float,
 ) -> Iterator[Found]:
-    """Every machine and number of GPUs with the first of the stages that fits."""
+    """Yield every machine and number of GPUs with the first stage that fits there."""
     params = case["parameters"]
     for i, machine in enumerate(case["machines"]):
         for n in machine["sizes"]:
@@ -77,8 +77,8 @@ def cheapest(case: Case, *, by: str = "cost", **how: object) -> Found | None:
 def considered(
     case: Case, *, late: bool = False, exact: bool = True, one: str = "", **how: object
 ) -> list[Found]:
-    """`one`: of each machine only the `first` size of the list in time, or only the `fewest`; or
-    all of the first `machine` alone. Without `exact`, a plan is to be done before the deadline."""
+    """Return the plans in time. `one` keeps each machine's `first` size or `fewest` GPUs, or only
+    the first `machine`. Without `exact`, a plan must end before the deadline."""
     days = case["days"]
     found = [
         way for way in ways(case, **how) if late or way.days < days or (exact and way.days == days)
@@ -87,7 +87,7 @@ def considered(
         return [way for way in found if way.machine == found[0].machine]
     if one:
         if one == "first":
-            found.reverse()  # of equal keys the last one stays
+            found.reverse()  # for equal keys the last one stays
         else:
             found.sort(key=lambda way: -way.gpus)
         found = list({way.machine: way for way in found}.values())

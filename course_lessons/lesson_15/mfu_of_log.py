@@ -1,7 +1,7 @@
-"""`mfu_of_log` of lesson 15: utilization from the lines that a training run leaves.
+"""`mfu_of_log` of lesson 15: utilization from the lines of a training log.
 
-Logs are made anew for every check: a first iteration that is slow, but in one log, one iteration
-that was held up, recomputation or none.
+Logs are drawn for every check: the first iteration is slow in all logs but one, one iteration is
+delayed, and some runs use recomputation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course_classroom.judge.words import Page
 SAYS = Page(__file__, "mfu_of_log")
 
 SECONDS, TOKENS, MFU, HFU = KEYS = ("seconds", "tokens/s", "mfu", "hfu")
-QUICK = 4  # the case whose first iteration is no slower than the others
+QUICK = 4  # the case whose first iteration is not slower than the others
 LINE = re.compile(r"elapsed time per iteration \(ms\): ([\d.]+) \| global batch size: +(\d+)")
 
 
@@ -34,8 +34,8 @@ def make(r: Random, k: int) -> Case:
 
 
 def _log(r: Random, usual: float, rows: int, k: int) -> str:
-    """An odd number of iterations or an even one without the first; a training that went on begins
-    with another number. In one log the first iteration is the fastest: all was loaded before."""
+    """Make a log with an odd or even number of iterations after the first; a resumed training
+    begins with a higher number. In one log, the first iteration is the fastest."""
     count, begin = 8 + k // 2 % 2, 1 if k < 3 else r.randint(2, 40)
     held_up = begin + r.randint(3, 5)
     starts = 0.95 if k == QUICK else 12.0
@@ -52,7 +52,7 @@ def _log(r: Random, usual: float, rows: int, k: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-# ---- the one count
+# ---- the only count
 def milliseconds(case: Case) -> list[float]:
     return [float(ms) for ms, _ in LINE.findall(case["log"])]
 
@@ -73,14 +73,14 @@ def seconds(case: Case) -> float:
 def flops(
     case: Case, rows: int, *, attention: bool = True, head: bool = True, times: float = 3
 ) -> float:
-    """Of a step: `times` a forward, all layers and the head."""
+    """Return the FLOPs of a step: `times` the forward pass of all layers and the head."""
     h, s, tokens = case["hidden"], case["length"], rows * case["length"]
     layer = 24 * h * h + (4 * s * h if attention else 0)
     return times * tokens * (case["layers"] * layer + (2 * h * case["vocabulary"] if head else 0))
 
 
 def again(case: Case, rows: int) -> float:
-    """What is computed a second time: the blocks' forward."""
+    """Return the FLOPs of the recomputation, which is a forward pass of the blocks."""
     return flops(case, rows, head=False, times=1) if case["recompute"] else 0.0
 
 
@@ -109,8 +109,8 @@ def _but_outliers(case: Case, times: float) -> float:
 
 
 OUTLIERS = (
-    "The first iteration is left out, whether it is slow or not, and no other: a median takes "
-    "care of those that were held up."
+    "The first iteration is left out, whether it is slow or not, and no others, because a median "
+    "tolerates delayed ones."
 )
 IDEAS = (
     Idea(
@@ -190,8 +190,10 @@ IDEAS = (
     Idea(MFU, *SAYS.of("two forwards"), lambda c: _needed(c, times=2)),
     Idea(MFU, *SAYS.of("no attention"), lambda c: _needed(c, attention=False)),
     Idea(MFU, *SAYS.of("no head"), lambda c: _needed(c, head=False)),
-    Idea(MFU, *SAYS.of("layers' weights alone"), lambda c: _needed(c, attention=False, head=False)),
-    Idea(MFU, *SAYS.of("the forward alone"), lambda c: _needed(c, times=1)),
+    Idea(
+        MFU, *SAYS.of("only the layers' weights"), lambda c: _needed(c, attention=False, head=False)
+    ),
+    Idea(MFU, *SAYS.of("only the forward pass"), lambda c: _needed(c, times=1)),
     Idea(MFU, *SAYS.of("one GPU's peak"), lambda c: of_peak(c, flops(c, rows_of(c)), gpus=1)),
     Idea(MFU, *SAYS.of("in percent"), lambda c: 100 * _needed(c)),
     Idea(HFU, *SAYS.of("recomputation forgotten"), lambda c: _needed(c)),
@@ -202,7 +204,7 @@ IDEAS = (
     ),
     Idea(
         HFU,
-        *SAYS.of("attention alone again"),
+        *SAYS.of("only attention again"),
         lambda c: (
             _needed(c)
             + c["recompute"]

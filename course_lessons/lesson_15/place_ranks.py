@@ -1,7 +1,7 @@
-"""`place_ranks` of lesson 15: choose each rank's coordinates, and count what a node sends out.
+"""`place_ranks` of lesson 15: choose each rank's coordinates, and count the bytes leaving a node.
 
-A ring with ranks on several nodes sends out of each of them once what one of its ranks sends. Any
-placement that sends the least out of its busiest node is right.
+A ring over several nodes sends, out of each node, as many bytes as one of its ranks sends. Every
+placement with the fewest bytes out of its busiest node is right.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SAYS = Page(__file__, "place_ranks")
 
 RANKS, SENT = KEYS = ("ranks", "sent")
 Place = Sequence[tuple[int, int]]  # (dp, tp) of each rank
-# GPUs of a node, tp, which axis sends more. The first three are 64 ranks on 8 nodes.
-# Of "both" neither axis is best inside: a node holds some neighbours of both. Of "near" one axis
-# is, and would not be if the bytes of its groups, which stay inside, were counted as sent.
+# GPUs of a node, tp, and the axis that sends more. The first three are 64 ranks on 8 nodes. In
+# "both", keeping only one axis inside is not best: a node holds some neighbours of both. In "near",
+# one axis inside is best, but would not be if groups inside a node counted as sent.
 KINDS = (
     (8, 4, "tp"),
     (8, 8, "tp"),
@@ -54,9 +54,9 @@ def make(r: Random, k: int) -> Case:
     return case | {"tp_bytes": sent["tp"], "dp_bytes": sent["dp"]}
 
 
-# ---- the one count
+# ---- the only count
 def out_of_nodes(case: Case, place: Place) -> list[int]:
-    """Bytes that each node sends out in a step."""
+    """Return the bytes that each node sends out in a step."""
     node = {coordinate: rank // case["gpus"] for rank, coordinate in enumerate(place)}
     sent = [0] * case["nodes"]
     groups = [("tp", [(d, t) for t in range(case["tp"])]) for d in range(case["dp"])]
@@ -70,7 +70,7 @@ def out_of_nodes(case: Case, place: Place) -> list[int]:
 
 
 def boxed(case: Case, a: int) -> Place:
-    """Nodes that hold a neighbours of tp and gpus / a of dp."""
+    """Place ranks so that each node holds `a` neighbours along tp and gpus / a along dp."""
     tp, dp, b = case["tp"], case["dp"], case["gpus"] // a
     corners = [(d, t) for d in range(0, dp, b) for t in range(0, tp, a)]
     return [(d + i, t + j) for d, t in corners for i in range(b) for j in range(a)]
@@ -101,7 +101,7 @@ def right(case: Case) -> dict[str, object]:
 
 
 def _counts(case: Case) -> tuple[int, int]:
-    """Rings of tp and of dp that leave the first node of the best placement."""
+    """Count the rings of tp and of dp that leave the first node of the best placement."""
     axes = (("tp", "dp"), ("dp", "tp"))
     only = [{**case, f"{other}_bytes": 0, f"{axis}_bytes": 1} for axis, other in axes]
     tp, dp = (max(out_of_nodes(one, best(case))) for one in only)
@@ -126,7 +126,7 @@ def _inside_too(case: Case) -> int:
 
 
 def _with_inside(case: Case, place: Place, axes: Sequence[str]) -> int:
-    """Bytes of the first node, where rings of these axes count also if they stay inside."""
+    """Return the first node's bytes if rings of `axes` that stay inside the node count too."""
     first = place[: case["gpus"]]
     rings = {"tp": len({d for d, _ in first}), "dp": len({t for _, t in first})}
     inside = {"tp": len({t for _, t in first}), "dp": len({d for d, _ in first})}
@@ -148,7 +148,7 @@ IDEAS = (
 
 
 def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
-    """A Finding where a placement is none, or sends more than it has to."""
+    """Raise a Finding for an invalid placement, or one that sends more than needed."""
     for case, place in zip(cases, seen, strict=True):
         _refuse_malformed(case, place)
     places = [[(int(d), int(t)) for d, t in place] for place in seen]
@@ -156,14 +156,15 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
     dear = [k for k, case in enumerate(cases) if busiest[k] > right(case)[SENT]]
     if not dear:
         return
-    text = f"In {len(dear)} of {len(cases)} drawn cases the busiest node could send out less"
+    few = f"{len(dear)} of {len(cases)} randomly chosen cases"
+    text = f"In {few}, the busiest node could send out less"
     first = cases[dear[0]]
     sent, least = busiest[dear[0]], right(first)[SENT]
     node = places[dear[0]][: first["gpus"]]
     axes = ("dp", "tp")
     holds = " and ".join(f"{len({x[i] for x in node})} of {a}" for i, a in enumerate(axes))
-    tail = f": {sent:.4g} bytes, where {least:.4g} is the least; {about(first)}. "
-    tail += f"Of your placement's ranks the first node holds {holds}."
+    tail = f": {sent:.4g} bytes instead of {least:.4g} ({about(first)}). "
+    tail += f"In your placement the first node holds {holds}."
     if all(map(same, places, map(tp_inside, cases))):
         raise SAYS("tp inside, always", text=text, tail=tail)
     if all(map(same, places, map(dp_inside, cases))):
@@ -196,7 +197,7 @@ def _refuse_malformed(case: Case, place: object) -> None:
     if {(t, d) for d, t in got} == wanted:
         raise SAYS("coordinates swapped", case=about(case))
     if got < wanted:
-        raise SAYS("a place twice", case=about(case))
+        raise SAYS("coordinates twice", case=about(case))
     raise SAYS("outside the mesh", case=about(case))
 
 

@@ -1,9 +1,9 @@
-"""Checkpoints of logical tensors: saved by one layout, gone on with by any other.
+"""Checkpoints of logical tensors: saved in one layout, loaded in any other.
 
-In the order of reading: crc, files, logical, shared_errors, off_gpu, box_writer (bytes of boxes);
-contents, engine_record, saving, background_save; open_checkpoint, loading, dtensors; streams;
-folder, checksums (what is whole);
-deepspeed_files, sources, weights (from others, to others). train/ uses it, lesson 14 derives it.
+In reading order, crc, files, logical, shared_errors, off_gpu and box_writer handle the bytes of
+boxes. contents, engine_record, saving and background_save save; open_checkpoint, loading, dtensors
+and streams load. folder and checksums handle complete folders, and deepspeed_files, sources and
+weights other formats. train/ uses this package, and lesson 14 derives it.
 Lesson 12.
 """
 

@@ -1,7 +1,7 @@
-"""A save that does not hold the training up: a copy in the host's memory, and a thread that writes.
+"""A save that does not stop the training: it copies to host memory, and a thread writes the copy.
 
-What a rank answers for is copied, and the steps go on. Each rank's thread says in a file of its own
-that its bytes are on the disk; when all have, rank 0's makes the checkpoint. Lesson 14.
+Each rank copies its part, and training continues. Each rank's thread writes a report file when its
+bytes are on disk. After all reports, rank 0's thread publishes the checkpoint. Lesson 14.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
 from course_lib.zero import Engine
 
-POLL = 0.02  # seconds between two looks for the other ranks' reports
+POLL = 0.02  # seconds between two checks for the other ranks' reports
 LIMIT = 1800.0  # seconds that a rank's thread may take
-NOTHING: dict[str, dict] = {"shares": {}, "elements": {}}  # is written yet
+NOTHING: dict[str, dict] = {"shares": {}, "elements": {}}  # before anything is written
 
 
 class Staged:
-    """Copies, in the host's memory, of the boxes that this rank writes; `put` is a
-    `BoxWriter`'s."""
+    """Copies, in host memory, of the boxes that this rank writes. `put` works like
+    `BoxWriter.put`."""
 
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
@@ -62,28 +62,28 @@ class Staged:
 
 
 class Saving:
-    """A checkpoint that is being written. `staged_bytes` is what its copy takes on this rank."""
+    """A checkpoint that is being written. `staged_bytes` is the size of this rank's copy."""
 
     def __init__(self, path: Path, groups: Sequence[Group], staged_bytes: int):
         self.path, self.groups, self.staged_bytes = path, groups, staged_bytes
         self.thread: threading.Thread | None = None
-        self.hold: RemovableHandle | None = None  # on updates, which wait for the copies
+        self.hold: RemovableHandle | None = None  # makes updates wait for the copies
         self.error: Exception | None = None
 
     @property
     def done(self) -> bool:
-        """Whether this rank has nothing more to write; on rank 0, whether the checkpoint is there
-        or has failed."""
+        """True if this rank has finished writing. On rank 0, this means that the checkpoint is
+        published or that the save has failed."""
         return self.thread is None or not self.thread.is_alive()
 
     def settle(self, seconds: float) -> None:
-        """Give this rank's thread so long to end; no other rank is asked."""
+        """Wait at most `seconds` for this rank's thread, without asking other ranks."""
         if self.thread is not None:
             self.thread.join(seconds)
 
     def wait(self) -> Path:
-        """The checkpoint, once it is whole; where a rank failed, all raise. Every rank calls it,
-        before it saves again and at the end."""
+        """Return the path once the checkpoint is complete; if a rank failed, all ranks raise. Every
+        rank calls this method before the next save and at the end."""
         if self.thread is not None:
             self.thread.join()
         if self.hold is not None:
@@ -107,10 +107,10 @@ def save_later(
     shard_bytes: float = SHARD_BYTES,
     limit: float = LIMIT,
 ) -> Saving:
-    """`save`, but that it returns once this rank's part is copied; `wait` for the rest of it.
+    """Save like `save`, but return once this rank's part is copied; `wait` completes the save.
 
-    Off a GPU it is copied under the next forward and backward, and the next `engine.step` waits for
-    that. Write to the model in another way, as a load does, only after `wait`.
+    A GPU copy runs during the next forward and backward pass, and the next `engine.step` waits for
+    it. Change the model in any other way, for example by a load, only after `wait`.
     """
     check_numbers(step, keep)
     top = Path(top)
@@ -127,7 +127,7 @@ def save_later(
                 claim.take()
                 folder.begin(top, step)
                 make(part, list(planned.files.values()))
-            # A forward may write to a buffer while its copy is being made.
+            # The forward pass may change a buffer while it is being copied.
             planned.buffers = {name: x.clone() for name, x in planned.buffers.items()}
             scalars = write_own(planned, engine, staged)
             return Written(scalars, groups_of(engine), dict.fromkeys(staged, NOTHING))
@@ -187,14 +187,14 @@ def _report(part: Path, rank: int, report: Mapping) -> None:
 
 
 def _all_reports(part: Path, world: int, stop: float) -> dict[str, dict]:
-    """What all ranks have written, once they all say so; their files go."""
+    """Collect all ranks' reports once all exist, and delete the report files."""
     files = [part / f"rank-{rank}.json" for rank in range(world)]
     for rank, file in enumerate(files):
         while not file.exists():
             if time.monotonic() > stop:
                 raise CheckpointError(
-                    f"rank {rank} has not said that its part of {part} is written: has it ended, "
-                    "or does its disk not answer? The checkpoints before this one stay"
+                    f"rank {rank} has not reported that its part of {part} is written, because it "
+                    "ended or its disk does not respond. The earlier checkpoints are kept"
                 )
             time.sleep(POLL)
     reports = [json.loads(file.read_text()) for file in files]

@@ -1,7 +1,7 @@
-"""Boxes into the files: each rank writes its own runs of bytes where they belong, and counts them.
+"""Boxes written into files: each rank writes its runs of bytes at their positions and counts them.
 
-Files are made by one rank, header and length; then all open them and write beside each other. What
-was written, and the checksums' shares, is reported to be added up. Lesson 14.
+One rank creates the files with header and length; then all ranks open them and write concurrently.
+Each rank reports its element counts and checksum shares, which are then combined. Lesson 14.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.writer import FileSet
 
-WAITING = 8 << 20  # bytes of a file that are written before the disk is told to begin
+WAITING = 8 << 20  # bytes of a file that are written before the disk is asked to start
 
 
 def make(folder: Path, sets: Sequence[FileSet]) -> None:
-    """The files with their headers and their lengths; one rank does it."""
+    """Create the files with their headers and lengths; only one rank calls this."""
     for files in sets:
         for name, header in files.headers.items():
             with about(folder / name), (folder / name).open("xb") as file:
@@ -35,14 +35,14 @@ def make(folder: Path, sets: Sequence[FileSet]) -> None:
 
 
 class Takes(Protocol):
-    """What boxes are handed to: a pen, or a copy that is written later."""
+    """A receiver of boxes: a writer, or a copy that is written later."""
 
     def put(self, name: str, box: Box, x: torch.Tensor) -> None:
-        """Take `x`, in the box's shape; its memory is the caller's again afterwards."""
+        """Take `x`, in the box's shape; afterwards the caller may reuse its memory."""
 
 
 class BoxWriter(CountedRuns):
-    """Writes boxes of the tensors of one set of files; a context, which closes them."""
+    """A writer for the boxes of one set of files; as a context manager it closes the files."""
 
     def __init__(self, folder: Path, files: FileSet):
         super().__init__()
@@ -52,10 +52,10 @@ class BoxWriter(CountedRuns):
         self._waiting: Counter[int] = Counter()  # bytes by file
 
     def put(self, name: str, box: Box, x: torch.Tensor) -> None:
-        """Write `x`, in the box's shape, to its place; each element may come once."""
+        """Write `x`, in the box's shape, to its position; each element may be written only once."""
         slot, width = self.files.slots[name], x.element_size()
         if x.numel() != box.numel:
-            raise CheckpointError(f"{name}: {x.numel()} elements came for {box.numel}")
+            raise CheckpointError(f"{name}: got {x.numel()} elements instead of {box.numel}")
         places, at = [], 0  # (start in the tensor, start in the box, length), in bytes
         for start, length in runs(slot.shape, box):
             places.append((start * width, at, length * width))
@@ -76,7 +76,7 @@ class BoxWriter(CountedRuns):
             self._waiting[file] = 0
 
     def sync(self) -> None:
-        """Wait until what this rank has written is on the disk."""
+        """Wait until this rank's bytes are on the disk."""
         for name, file in self._open.items():
             with about(self.folder / name):
                 os.fsync(file)
@@ -97,7 +97,7 @@ class BoxWriter(CountedRuns):
 def _inside(
     places: Sequence[tuple[int, int, int]], begin: int, content: memoryview
 ) -> Iterator[tuple[int, memoryview]]:
-    """(start in the tensor, bytes) of what a piece of the box, from `begin` on, has of each run."""
+    """Yield (start in the tensor, bytes) for each run that overlaps the box piece at `begin`."""
     end = begin + len(content)
     for start, at, length in places:
         first, stop = max(at, begin), min(at + length, end)

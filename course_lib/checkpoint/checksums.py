@@ -1,7 +1,7 @@
-"""A sum for each small file of a checkpoint, held against its bytes before they are used.
+"""A checksum for each small file of a checkpoint, verified before its bytes are used.
 
-They are in a file of their own, in the form of `sha256sum`: `sha256sum --check SHA256SUMS` looks as
-well. One of the small files vouches for the tensors, since many ranks write those. Lesson 08.
+The checksums are in a file in `sha256sum`'s format, so `sha256sum --check SHA256SUMS` works too.
+One of the small files lists CRCs of the tensors, because many ranks write them. Lesson 08.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ def as_text(sums: Mapping[str, str]) -> str:
 
 
 def read(folder: Path, remedy: Callable[[], str]) -> dict[str, str]:
-    """File to sum, as they were written; a line that cannot be one is refused."""
+    """Read the checksum file as {file name: checksum}, and refuse a malformed line."""
     path = folder / SUMS
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise CheckpointError(
-            f"{path}, which vouches for the checkpoint's files, cannot be read: {error.strerror}; "
-            f"{remedy()}"
+            f"{path}, which has the checksums of the checkpoint's files, cannot be read "
+            f"({error.strerror}); {remedy()}"
         ) from error
     sums: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         match = LINE.fullmatch(line)
         if match is None or match[2] in sums:
             raise CheckpointError(
-                f"{path}, line {number}: {line[:80]!r} is not a sum and the name of a file; "
+                f"{path}, line {number}, is not a checksum and a file name ({line[:80]!r}); "
                 f"{remedy()}"
             )
         sums[match[2]] = match[1]
@@ -48,7 +48,7 @@ def read(folder: Path, remedy: Callable[[], str]) -> dict[str, str]:
 
 
 def check(folder: Path, names: Iterable[str], remedy: Callable[[], str]) -> None:
-    """Read these files to the end and refuse one that is not what was written."""
+    """Read these files completely, and refuse any file that does not match its checksum."""
     sums = read(folder, remedy)
     for name in names:
         if name not in sums:
@@ -57,10 +57,10 @@ def check(folder: Path, names: Iterable[str], remedy: Callable[[], str]) -> None
             actual = of_bytes((folder / name).read_bytes())
         except OSError as error:
             raise CheckpointError(
-                f"{folder / name} cannot be read: {error.strerror}; {remedy()}"
+                f"{folder / name} cannot be read ({error.strerror}); {remedy()}"
             ) from error
         if actual != sums[name]:
             raise CheckpointError(
-                f"{folder / name} is damaged, or its line in {SUMS}: the sha256 of its bytes is "
-                f"{actual}, and there it is {sums[name]}; {remedy()}"
+                f"{folder / name} or its line in {SUMS} is damaged, because the sha256 of its "
+                f"bytes is {actual}, but the line has {sums[name]}; {remedy()}"
             )

@@ -1,7 +1,7 @@
-"""What a checkpoint of an engine consists of: weights, master weights, optimizer states; scalars.
+"""The contents of an engine's checkpoint: weights, master weights, optimizer states, scalars.
 
-Asked of all ranks, since a rank of a sharded engine has parts of some parameters only. What cannot
-go into a logical tensor is refused here, before a file is begun. Lesson 14.
+All ranks exchange their lists, since a rank of a sharded engine has parts of only some parameters.
+States that do not fit a logical tensor are refused here, before a file is created. Lesson 14.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALUE, MASTER = "value", "master"
 
 
 class Label(NamedTuple):
-    """`blocks.0.mlp.up.weight[0:128]:exp_avg`, as an engine calls its own tensors."""
+    """An engine's name for one of its tensors, such as `blocks.0.mlp.up.weight[0:128]:exp_avg`."""
 
     name: str
     start: int
@@ -40,7 +40,7 @@ class Label(NamedTuple):
 
 
 class Contents:
-    """The files of a checkpoint, and how this rank's tensors go into them; all ranks make one."""
+    """The files of a checkpoint and this rank's tensors; every rank creates one instance."""
 
     def __init__(self, engine: Engine, mesh: DeviceMesh, most: float):
         self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
@@ -50,7 +50,7 @@ class Contents:
             self.tensors = tensors_of(engine, mesh)
             return _kinds(engine.own_slots(), self.dtypes)
 
-        # name → key → dtype, of all ranks
+        # name → key → dtype, over all ranks
         self.keys = merged(self.groups, kinds, union)
         shapes = stored_shapes(self.tensors)
         model = {name: (self.dtypes[of], shape) for name, (of, shape) in shapes.items()}
@@ -67,7 +67,7 @@ class Contents:
         }
 
     def write(self, label: Label, x: torch.Tensor, pens: Mapping[str, Takes]) -> None:
-        """Write what this rank answers for of one of its tensors."""
+        """Write the elements of a local tensor for which this rank is responsible."""
         tensor, flat = self.tensors[label.name], x.detach().reshape(-1)
         dtype, key = self.dtypes[label.name], label.key
         for box, at, counts in tensor.boxes(label.start, label.stop):
@@ -84,7 +84,7 @@ class Contents:
             pens[OPTIMIZER].put(f"{label.name}:{key}", box, elements)
 
     def frozen(self, engine: Engine) -> Iterator[tuple[Label, torch.Tensor]]:
-        """The parameters that no optimizer's part has: below stage 3 the frozen ones."""
+        """Yield the parameters that are in no optimizer part: frozen parameters below stage 3."""
         parts = {slot.name for slot in engine.partition.slots()}
         for name, parameter in engine.module.named_parameters():
             if name not in parts:
@@ -100,13 +100,13 @@ def _kinds(slots: Mapping, dtypes: Mapping[str, torch.dtype]) -> dict[str, dict]
             if dtype != dtypes[name]:
                 kinds.setdefault(name, {})[MASTER] = dtype
         elif key == "step" and tuple(shape) == ():
-            continue  # a count, also where the parameter is a single number itself
+            continue  # a count, even if the parameter itself is a scalar
         elif tuple(shape) == tuple(value):
             kinds.setdefault(name, {})[key] = dtype
         elif tuple(shape) != ():
             raise CheckpointError(
-                f"the optimizer keeps {key!r} of shape {tuple(shape)} for {name}, which is neither "
-                "an element for each of its own nor a single number: at another layout it "
-                "is not known what belongs where. Use one of torch's elementwise optimizers"
+                f"the optimizer keeps {key!r} of shape {tuple(shape)} for {name}. It is neither "
+                "elementwise nor a scalar, so it cannot be sharded differently. Use one of torch's "
+                "elementwise optimizers"
             )
     return kinds

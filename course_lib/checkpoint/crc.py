@@ -1,8 +1,8 @@
-"""The CRC-32 of a tensor out of the CRC-32s of its parts, wherever those lie and whoever has them.
+"""A tensor's CRC-32, computed from the CRC-32s of its parts even if different ranks hold them.
 
 A CRC is linear: each part counts as if zeros followed it up to the end, and the shares are XORed.
-So ranks that hold boxes vouch together for a tensor that none of them has. `crc32` is zlib-ng's
-where that is installed: the same number, six times as fast. Lesson 14.
+So ranks that hold boxes can verify a tensor that no single rank holds. If zlib-ng is installed, its
+`crc32` is used, which computes the same number six times as fast. Lesson 14.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 try:
     from zlib_ng.zlib_ng import crc32
-except ImportError:  # torch is all that this library cannot do without
+except ImportError:  # torch is this library's only hard requirement
     from zlib import crc32
 
 POLYNOMIAL = 0xEDB88320  # of zlib, PNG and Ethernet, the lowest power in the highest bit
@@ -21,7 +21,7 @@ ONE = 1 << 31  # the polynomial 1 in that order
 
 
 def times(a: int, b: int) -> int:
-    """The product of two polynomials over GF(2), modulo the CRC's."""
+    """Multiply two polynomials over GF(2), modulo the CRC's polynomial."""
     product, bit = 0, ONE
     while a:
         if a & bit:
@@ -33,7 +33,7 @@ def times(a: int, b: int) -> int:
 
 
 def power(count: int) -> int:
-    """x to the power of 8·count: what a CRC is multiplied by when `count` bytes follow."""
+    """Return x to the power of 8·count: the factor of a CRC when `count` bytes follow."""
     result, square = ONE, 1 << 23  # x**8
     while count:
         if count & 1:
@@ -44,16 +44,16 @@ def power(count: int) -> int:
 
 
 class Shares:
-    """What runs of bytes count towards the CRC of the whole that they lie in.
+    """The contribution of runs of bytes to the CRC of the tensor that contains them.
 
-    The factor of a distance is kept: a box has few, however many runs it consists of.
+    The factor for each distance is cached, because a box has many runs but few distinct distances.
     """
 
     def __init__(self) -> None:
         self._power = functools.lru_cache(maxsize=64)(power)
 
     def of(self, runs: Iterable[tuple[int, memoryview]], total: int) -> int:
-        """The share of (start, bytes) in `total` bytes; runs come in the order of their starts."""
+        """Return the share of (start, bytes) runs in `total` bytes; runs are sorted by start."""
         share, end = 0, 0
         for start, content in runs:
             stop = start + len(content)
@@ -63,5 +63,5 @@ class Shares:
 
 
 def combined(shares: Iterable[int]) -> int:
-    """The CRC-32 of the whole, of the shares of parts that cover it once."""
+    """Combine the shares of parts that cover all bytes exactly once into the tensor's CRC-32."""
     return functools.reduce(operator.xor, shares, 0)

@@ -1,7 +1,7 @@
-"""The box of a logical tensor that a DTensor's local shard is: a checkpoint for torch's own models.
+"""The box of a logical tensor that a DTensor's local shard covers, for models sharded by torch.
 
-`fully_shard` and `parallelize_module` make DTensors; with the box of each, `Saved` reads exactly
-what this rank holds. Lesson 14 does it in five lines.
+`fully_shard` and `parallelize_module` make DTensors. With each DTensor's box, `OpenCheckpoint`
+reads exactly this rank's shard. Lesson 14 shows this in five lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from course_lib.layout import Box
 
 
 def box_of(x: torch.Tensor) -> Box:
-    """Which part of the whole tensor this rank's is; of a plain tensor, all."""
+    """Return the box of this rank's shard in the full tensor, or a plain tensor's full box."""
     if not isinstance(x, DTensor):
         return Box((0,) * x.dim(), tuple(x.shape))
     shape, offset = compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)
@@ -22,5 +22,5 @@ def box_of(x: torch.Tensor) -> Box:
 
 
 def local_of(x: torch.Tensor) -> torch.Tensor:
-    """The memory that this rank has of it."""
+    """Return this rank's local shard of a DTensor, or a plain tensor itself."""
     return x.to_local() if isinstance(x, DTensor) else x

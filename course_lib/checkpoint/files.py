@@ -1,7 +1,7 @@
-"""The runs of bytes that a box fills in a file, and what ranks report of those that they handled.
+"""The runs of bytes that a box fills in a file, and the ranks' reports about the runs they handled.
 
-Each rank has the shares of the boxes that it answers for; added up over the ranks they are the CRC
-of the tensor, at whatever layout it was written and is read. Lesson 14.
+Each rank computes the checksum shares of its boxes. The XOR of all ranks' shares is the tensor's
+CRC, in whatever layout it is written or read. Lesson 14.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError, FileSlot
 from course_lib.pretrained.writer import FileSet
 
-SHARD_BYTES = 5e9  # of a file, as transformers writes them
+SHARD_BYTES = 5e9  # per file, as transformers writes them
 TENSORS = "tensors.json"
 Report = Mapping[str, Mapping[str, int]]  # "shares" and "elements" by tensor
 
 
 def runs(shape: Sequence[int], box: Box) -> Iterator[tuple[int, int]]:
-    """(start, length) of the runs of elements that a box fills in a row-major tensor, in order."""
+    """Yield (start, length) of the element runs that a box fills in a row-major tensor."""
     d = len(shape)
-    while d and box.size[d - 1] == shape[d - 1]:  # dims that the box has whole join the run
+    while d and box.size[d - 1] == shape[d - 1]:  # dims that the box covers fully join the run
         d -= 1
     inner = math.prod(shape[d:])
     if d == 0:
@@ -42,7 +42,7 @@ def runs(shape: Sequence[int], box: Box) -> Iterator[tuple[int, int]]:
 
 
 class CountedRuns:
-    """Counts what was written or read of the tensors of one set of files."""
+    """The checksum shares and counts of the bytes written or read in one set of files."""
 
     def __init__(self) -> None:
         self.shares: Counter[str] = Counter()  # of each tensor's CRC-32
@@ -51,7 +51,7 @@ class CountedRuns:
         self._crc = Shares()
 
     def count(self, name: str, slot: FileSlot, pieces: Iterable[tuple[int, memoryview]]) -> None:
-        """Add the share of (start, bytes) of a tensor; the starts are in order."""
+        """Add the checksum share of a tensor's (start, bytes) pieces, sorted by start."""
         self.shares[name] ^= self._crc.of(pieces, slot.stop - slot.start)
 
 
@@ -60,7 +60,7 @@ def report_of(counted: CountedRuns) -> dict[str, dict[str, int]]:
 
 
 def added(reports: Sequence[Report]) -> dict[str, dict[str, int]]:
-    """Shares XORed and elements added, of several ranks."""
+    """Combine several ranks' reports: XOR the shares and add the element counts."""
     shares: Counter[str] = Counter()
     elements: Counter[str] = Counter()
     for report in reports:
@@ -71,18 +71,18 @@ def added(reports: Sequence[Report]) -> dict[str, dict[str, int]]:
 
 
 def of_all(reports: Sequence[Mapping[str, Report]]) -> dict[str, dict]:
-    """What several ranks report of each set of files, together."""
+    """Combine several ranks' reports about each set of files."""
     return {stem: added([report[stem] for report in reports]) for stem in reports[0]}
 
 
 def vouched(report: Report, files: FileSet) -> dict[str, str]:
-    """The CRC-32 of each tensor of a set, once it is known that every element was written, and
-    once."""
+    """Return the CRC-32 of each tensor of a set, after checking that every element was written
+    exactly once."""
     for name, slot in files.slots.items():
         count, written = math.prod(slot.shape), report["elements"].get(name, 0)
         if written != count:
             raise CheckpointError(
-                f"{name}: the ranks wrote {written} of its {count} elements: is the model the same "
-                "on all of them, and sharded as its layers say?"
+                f"{name}: the ranks wrote {written} of its {count} elements. The model must be the "
+                "same on all ranks, and sharded as its layers say"
             )
     return {name: f"{report['shares'].get(name, 0):08x}" for name in files.slots}

@@ -1,7 +1,7 @@
-"""A folder of checkpoints: each is whole or not there, `latest` names the last, and K of them stay.
+"""A folder of checkpoints: each is complete or absent, and `latest` names the last of those kept.
 
-What is being written goes by a name that begins with a dot; one rename makes it a checkpoint, and
-`latest` moves after that. Whatever is left of a save that was cut short is swept away. Lesson 08.
+During writing, a checkpoint's name begins with a dot. One rename publishes it, and `latest` is
+updated afterwards. Remains of interrupted saves are removed. Lesson 08.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from course_lib.pretrained.header import CheckpointError
 
 LATEST, RECORD, FORM = "latest", "training.json", 3
 NAME = re.compile(r"step-\d{6,}")
-LEFT = (".step-*.part", ".step-*.replaced", f".~{LATEST}-*")  # by a save that was cut short
+LEFT = (".step-*.part", ".step-*.replaced", f".~{LATEST}-*")  # after an interrupted save
 
 
 class NothingThere(CheckpointError):
-    """A folder in which no checkpoint was ever saved."""
+    """The error for a folder that never contained a checkpoint."""
 
 
 def named(step: int) -> str:
@@ -35,7 +35,7 @@ def number_of(path: Path) -> int:
 
 
 def whole(top: Path) -> list[Path]:
-    """The checkpoints in a folder, the oldest first."""
+    """List the checkpoints in a folder, oldest first."""
     inside = top.iterdir() if top.is_dir() else ()
     return sorted(
         (entry for entry in inside if NAME.fullmatch(entry.name) and (entry / RECORD).exists()),
@@ -44,7 +44,7 @@ def whole(top: Path) -> list[Path]:
 
 
 def last(top: Path | str) -> Path:
-    """The checkpoint that `latest` names, once it is known to be whole."""
+    """Return the checkpoint that `latest` names, after checking that it is complete."""
     top = Path(top)
     restore(top)
     try:
@@ -52,14 +52,14 @@ def last(top: Path | str) -> Path:
     except OSError as error:
         if whole(top) or not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise CheckpointError(
-                f"{top / LATEST}, which names the last checkpoint, cannot be read: "
-                f"{error.strerror}. {_choice(top)}"
+                f"{top / LATEST}, which names the last checkpoint, cannot be read "
+                f"({error.strerror}). {_choice(top)}"
             ) from error
         raise NothingThere(f"there is no checkpoint in {top}") from error
     path = top / name
     if not NAME.fullmatch(name) or not (path / RECORD).exists():
         raise CheckpointError(
-            f"{top / LATEST} names {name[:60]!r}, and no whole checkpoint is there. {_choice(top)}"
+            f"{top / LATEST} names {name[:60]!r}, which is no complete checkpoint. {_choice(top)}"
         )
     return path
 
@@ -67,28 +67,28 @@ def last(top: Path | str) -> Path:
 def _choice(top: Path) -> str:
     names = ", ".join(path.name for path in whole(top))
     if not names:
-        return "There is no whole one; begin anew, in another folder"
-    return f"Whole ones: {names}; write the name of one of them into {LATEST}"
+        return "There is no complete checkpoint; start again in a different folder"
+    return f"These checkpoints are complete: {names}. Write the name of one into {LATEST}"
 
 
 def remedy(path: Path) -> str:
-    """What to do where this checkpoint cannot be used."""
+    """Suggest a remedy if this checkpoint cannot be used."""
     before = [other.name for other in whole(path.parent) if number_of(other) < number_of(path)]
     if not before:
-        return "no checkpoint is before it, so begin anew, in another folder"
-    return f"to go on from the one before it, write {before[-1]} into {path.parent / LATEST}"
+        return "there is no earlier checkpoint, so start again in a different folder"
+    return f"to continue from the previous one, write {before[-1]} into {path.parent / LATEST}"
 
 
 class Claim:
-    """Whoever saves into a folder of checkpoints does so alone: the kernel's lock on the folder, of
-    which a killed process leaves nothing. Where a file system has no locks, there is none."""
+    """The exclusive right to save into a folder of checkpoints: the kernel's lock on the folder,
+    which disappears with a killed process. File systems without locks give no such protection."""
 
     def __init__(self, top: Path):
         self.top, self.held = top, False
         self._file: int | None = None
 
     def take(self) -> None:
-        """Claim the folder, which is made where it is missing."""
+        """Claim the folder; it is created if it is missing."""
         with about(self.top):
             if not self.top.is_dir():
                 self.top.mkdir(parents=True, exist_ok=True)
@@ -98,11 +98,11 @@ class Claim:
         except BlockingIOError as error:
             self.release()
             raise CheckpointError(
-                f"{self.top}: a checkpoint is being saved there at this moment, by another run or "
-                "by an earlier save of this one; wait for that, or name a folder of its own"
+                f"{self.top}: a different run, or an earlier save of this run, is saving a "
+                "checkpoint there at this moment. Wait for it, or name a separate folder"
             ) from error
         except OSError:
-            pass  # no locks here: whoever calls sees to it that one run writes
+            pass  # no locks here: the caller ensures that only one run writes
         self.held = True
 
     def release(self) -> None:
@@ -120,7 +120,7 @@ class Claim:
 
 
 def part_of(top: Path, step: int) -> Path:
-    """Where a checkpoint grows."""
+    """Return the folder in which a checkpoint is written."""
     return top / f".{named(step)}.part"
 
 
@@ -129,8 +129,8 @@ def _replaced(final: Path) -> Path:
 
 
 def begin(top: Path, step: int) -> Path:
-    """An empty folder for a checkpoint to grow in; what others were cut short in goes. The caller
-    has claimed the folder."""
+    """Create an empty folder for a new checkpoint, and remove the remains of interrupted saves. The
+    caller must have claimed `top`."""
     with about(top):
         _swept(top)
     part = part_of(top, step)
@@ -140,9 +140,8 @@ def begin(top: Path, step: int) -> Path:
 
 
 def publish(top: Path, step: int, keep: int) -> Path:
-    """Make a checkpoint of what has grown, name it in `latest`, let those before the last K go.
-
-    An error leaves those that were there, and `latest`, as they were."""
+    """Publish the written folder, name it in `latest`, and keep only the last `keep` checkpoints.
+    On an error, the earlier checkpoints and `latest` are unchanged."""
     part, final = part_of(top, step), top / named(step)
     with about(part):
         sync_folder(part)
@@ -150,7 +149,7 @@ def publish(top: Path, step: int, keep: int) -> Path:
         before = _content(top / LATEST)
     try:
         with about(final):
-            if final.exists():  # of a run that went on from before it
+            if final.exists():  # by a run that continued from an earlier step
                 final.rename(_replaced(final))
             part.rename(final)
             sync_folder(top)
@@ -160,7 +159,7 @@ def publish(top: Path, step: int, keep: int) -> Path:
         _undo(part, final, before)
         raise
     shutil.rmtree(_replaced(final), ignore_errors=True)
-    # What a run that was gone back on has left after this step is not ours to remove.
+    # Later checkpoints are left from a run before it went back, and are not ours to remove.
     earlier = [path for path in whole(top) if number_of(path) <= step]
     for old in earlier[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
@@ -168,9 +167,9 @@ def publish(top: Path, step: int, keep: int) -> Path:
 
 
 def _undo(part: Path, final: Path, before: bytes | None) -> None:
-    """Take a checkpoint back that `publish` could not make the last one."""
+    """Withdraw a checkpoint that `publish` could not finish publishing."""
     latest = final.with_name(LATEST)
-    with contextlib.suppress(OSError):  # `latest` has moved, and only its folder was not synced
+    with contextlib.suppress(OSError):  # `latest` has moved, but its folder was not synced
         if before is None:
             latest.unlink()
         elif latest.read_bytes() != before:
@@ -189,21 +188,21 @@ def _content(file: Path) -> bytes | None:
 
 
 def discard(top: Path, step: int) -> None:
-    """Leave nothing of a save that went wrong; nor of the folder, where nothing was ever saved."""
+    """Delete all files of a failed save, and `top` if it is then empty."""
     shutil.rmtree(part_of(top, step), ignore_errors=True)
     with contextlib.suppress(OSError):
         top.rmdir()
 
 
 def restore(top: Path) -> None:
-    """Undo a replacement that ended between its two renames: no folder has that name."""
+    """Undo a replacement that was interrupted between its two renames."""
     if top.is_dir() and any(top.glob(LEFT[1])):
-        with contextlib.suppress(CheckpointError), Claim(top):  # else it is going on just now
+        with contextlib.suppress(CheckpointError), Claim(top):  # otherwise it is in progress
             _restored(top)
 
 
 def sweep(top: Path) -> None:
-    """Take away what a run that was killed in the middle of a save has left."""
+    """Remove the remains of a run that was killed during a save."""
     if top.is_dir():
         with Claim(top):
             _swept(top)
@@ -218,6 +217,6 @@ def _restored(top: Path) -> None:
 
 def _swept(top: Path) -> None:
     _restored(top)
-    for pattern in LEFT:  # and no other file: a folder may hold what is not ours
+    for pattern in LEFT:  # no other files, since a folder may contain foreign files
         for entry in top.glob(pattern):
             shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()

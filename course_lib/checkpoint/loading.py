@@ -1,7 +1,7 @@
-"""A checkpoint into an engine of any layout: each rank reads the boxes that its part consists of.
+"""A checkpoint loaded into an engine of any layout: each rank reads only the boxes of its part.
 
-Names and shapes are compared before anything changes, checksums while the bytes are read. A
-training in float32 goes on in 16 bits, and back: masters and moments stay what they are. Lesson 14.
+Names and shapes are compared before anything changes, and checksums while bytes are read. A float32
+run can continue in 16 bits, and vice versa, with the same masters and moments. Lesson 14.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from course_lib.checkpoint.streams import restore_streams
 from course_lib.pretrained.header import CheckpointError
 from course_lib.zero import Engine
 
-IN_PART = "the weights of this engine may have been replaced in part: make it anew; "
+IN_PART = "the weights of this engine may be partly replaced, so create it again; "
 
 
 def load(
@@ -37,27 +37,27 @@ def load(
     gather: bool = False,
     verify: bool = True,
 ) -> dict:
-    """Put a checkpoint's weights, optimizer states and counters into an engine, however it was
-    sharded when it was saved, and go on with the random streams; the record, and the
-    bytes of tensors that this rank has read ("read_bytes"). Every rank calls it.
+    """Load weights, optimizer states and counters into an engine, whatever the sharding was when
+    they were saved, and restore the random streams. Return the record with the number of tensor
+    bytes that this rank read ("read_bytes"). Every rank calls this function.
 
-    At stages 1 and 2 a rank reads all weights, whose model is whole there; with `gather`, or where
-    there are master weights, it reads its part and gathers the others'. That is faster where the
-    files are far and the links fast.
-    Without `verify` no tensor's checksum is looked at: a load from memory is a tenth faster.
-    Where names, shapes or the optimizer differ, all ranks raise and nothing has changed; where
-    bytes are damaged, all raise, and the engine is to be made anew.
+    At stages 1 and 2 every rank reads all weights, because its model is replicated. With `gather`,
+    or with master weights, it reads its own part and gathers the rest, which is faster if the disk
+    is slow and the links are fast. Without `verify` no tensor checksum is computed; a load from
+    memory is then a tenth faster. If names, shapes or the optimizer differ, all ranks raise and
+    nothing has changed. If bytes are damaged, all ranks raise, and the engine must be created
+    again.
     """
     path = Path(path)
     groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
 
     def not_read(error: OSError) -> str:
-        return f"{error.filename} cannot be read: {error.strerror}; {folder.remedy(path)}"
+        return f"{error.filename} cannot be read ({error.strerror}); {folder.remedy(path)}"
 
     with contextlib.ExitStack() as stack:
         with agreed(groups, not_read):
             record = record_of(path)
-            if torch.distributed.get_rank() == 0:  # the small files that a rank has no use for
+            if torch.distributed.get_rank() == 0:  # the small files that ranks do not otherwise use
                 small = checksums.read(path, lambda: folder.remedy(path))
                 checksums.check(path, small, lambda: folder.remedy(path))
         with agreed(groups, not_read):
@@ -66,8 +66,8 @@ def load(
             if counters:
                 check_groups(path, record, engine)
         try:
-            # Masters vouch for themselves: what a model computes with is rounded from them, and of
-            # the others' it is gathered, since nobody reads those 16 bits for its own part.
+            # Checksums cover the masters. The model's weights are rounded from them, and the other
+            # ranks' weights are gathered, since no rank reads those 16-bit values for its own part.
             masters = any(name.endswith(f":{MASTER}") for name in saved.optimizer.slots)
             others = None if gather or masters else reading.read_others
             engine.put_own(reading.slots, reading.read, others, reading.read_into)
@@ -90,7 +90,7 @@ def load(
 
 
 class Reading:
-    """What this rank takes out of a checkpoint: `slots` and `read` are what `put_own` asks for."""
+    """The tensors that this rank reads from a checkpoint; `put_own` needs `slots` and `read`."""
 
     def __init__(self, saved: OpenCheckpoint, record: Mapping, engine: Engine, mesh: DeviceMesh):
         self.saved, self.engine = saved, engine
@@ -115,7 +115,7 @@ class Reading:
                 self.slots[text.removesuffix(VALUE) + key] = getattr(torch, kind), ()
 
     def read(self, text: str) -> torch.Tensor:
-        """One of the rank's tensors, by an engine's name for it."""
+        """Read one of the rank's tensors by the engine's name for it."""
         label, (dtype, shape) = Label.of(text), self.slots[text]
         scalar = self.scalars.get(label.name, {}).get(label.key)
         if scalar is not None:
@@ -125,7 +125,7 @@ class Reading:
         return flat.view(shape)
 
     def read_into(self, text: str, place: torch.Tensor) -> bool:
-        """Read one of the rank's tensors to where it lies already; a single number is not."""
+        """Read one of the rank's tensors directly into its memory; return False for a scalar."""
         label = Label.of(text)
         if label.key in self.scalars.get(label.name, {}):
             return False
@@ -133,7 +133,7 @@ class Reading:
         return True
 
     def read_others(self, name: str, start: int, stop: int, place: torch.Tensor) -> None:
-        """Elements of a weight that are another rank's part, into the model's memory."""
+        """Read a weight's elements that belong to a different rank into the model's memory."""
         direct = place.device.type == "cpu"
         flat = place if direct else torch.empty(place.shape, dtype=place.dtype, device="cpu")
         self._fill(Label(name, start, stop, VALUE), flat, of_this_rank=False)
@@ -142,7 +142,7 @@ class Reading:
 
     @torch.no_grad()
     def into_module(self) -> None:
-        """Read what no optimizer's part has: frozen parameters below stage 3, and buffers."""
+        """Read buffers and, below stage 3, frozen parameters, which are in no optimizer part."""
         module = self.engine.module
         parts = {slot.name for slot in self.engine.partition.slots()}
         for name, parameter in module.named_parameters():
@@ -155,7 +155,7 @@ class Reading:
             x.copy_(self.saved.model.read(name, counts=first))
 
     def _fill(self, label: Label, flat: torch.Tensor, *, of_this_rank: bool = True) -> None:
-        """Read the boxes of a rank's tensor; those that it writes count, if it is this rank's."""
+        """Read the boxes of a rank's tensor; only boxes that it would write enter the checksum."""
         tensor = self.tensors[label.name]
         if tensor.padded:
             flat.zero_()
@@ -178,19 +178,19 @@ class Reading:
         return master is not None and dtype != self._stored(name)
 
     def _stored(self, name: str) -> torch.dtype:
-        """The dtype that a parameter's weights are stored in."""
+        """Return the dtype in which a parameter's weights are stored."""
         tensor = self.tensors[name]
         stored = tensor.weight.parts[0].name if tensor.weight else name
         return KINDS[self.saved.model.slots[stored].dtype]
 
     def _kind(self, name: str, state: torch.dtype, part: torch.dtype) -> torch.dtype:
-        """What a state's dtype becomes: that of what is updated goes along with it."""
+        """Return a state's dtype: the part's if the saved state had the updated tensor's dtype."""
         master = self.saved.optimizer.slots.get(f"{name}:{MASTER}")
         updated = KINDS[master.dtype] if master is not None else self._stored(name)
         return part if state == updated else state
 
     def _check_model(self) -> None:
-        """Refuse a checkpoint of another model: the first tensor that differs."""
+        """Refuse a checkpoint of a different model and name the first tensor that differs."""
         slots = self.saved.model.slots
         wanted = {name: shape for name, (_, shape) in stored_shapes(self.tensors).items()}
         wanted |= {name: tuple(x.shape) for name, x in buffers_of(self.engine.module).items()}
@@ -199,8 +199,8 @@ class Reading:
             there = tuple(slots[name].shape) if name in slots else None
             if here != there:
                 raise CheckpointError(
-                    f"{self.saved.path} is of another model: {name} {_differs(name, there, here)}. "
-                    "Make the engine of the model that was saved"
+                    f"{self.saved.path} is of a different model: {name} "
+                    f"{_differs(name, there, here)}. Create the engine with the saved model"
                 )
 
 
@@ -209,10 +209,10 @@ TABLES = ("wte.weight", "embed_tokens.weight", "lm_head.weight", "tokens.weight"
 
 def _differs(name: str, there: tuple | None, here: tuple | None) -> str:
     if there is None:
-        return f"of shape {here} is not in it"
+        return f"of shape {here} is missing there"
     if here is None:
-        return f"of shape {there} is in it, and the model here has no such tensor"
+        return f"of shape {there} is there, but the model here has no such tensor"
     more = ""
     if name.endswith(TABLES) and there[1:] == here[1:]:
-        more = "; was its vocabulary padded, or padded to a multiple of another number?"
-    return f"is {there} there and {here} here{more}"
+        more = " (is the vocabulary padded to a multiple of a different number?)"
+    return f"has shape {there} there and {here} here{more}"

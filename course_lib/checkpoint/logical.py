@@ -1,7 +1,7 @@
-"""Which part of every logical tensor this rank has, and which part of that it answers for.
+"""The part of every logical tensor that this rank holds, and the part that it writes.
 
-What several ranks hold alike, replicas over dp or copies over tp, they share out evenly, so that
-each element is written by one of them, and counted in one's checksum. Lesson 14.
+If several ranks hold the same elements (dp replicas or tp copies), they divide them evenly, so that
+each element is written, and counted in a checksum, by exactly one rank. Lesson 14.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from course_lib.zero.partition import through
 
 
 class Tensor(NamedTuple):
-    """A parameter as this rank has it: its own shape, the logical one, and how they belong."""
+    """A parameter on this rank: its local and its logical shape, and the mapping between them."""
 
     name: str
     own: tuple[int, ...]
     shape: tuple[int, ...]
-    dim: int  # along which the rank has these spans of the logical tensor
+    dim: int  # along which the rank holds these spans of the logical tensor
     spans: tuple[tuple[int, int], ...] | None  # None: all of it
-    shares: tuple[tuple[int, int, int, int], ...]  # start, stop, how many hold it, which of them
+    shares: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, index among them
     weight: Weight | None  # how Hugging Face stores it
 
     @property
     def padded(self) -> bool:
-        """Whether this rank's tensor has elements that the logical one has not."""
+        """True if this rank's tensor has elements that the logical tensor lacks."""
         return sum(stop - start for start, stop, _, _ in self.shares) < math.prod(self.own)
 
     def boxes(self, start: int, stop: int) -> Iterator[tuple[Box, int, bool]]:
-        """The boxes of the logical tensor that elements `start` to `stop` of the rank's consist of:
-        each with its place in those, and whether this rank writes it. Padding is in no box."""
+        """Yield (logical box, offset from `start`, True if this rank writes it) for elements
+        `start` to `stop` of this rank's tensor. Padding is in no box."""
         whole = self.spans is None
         for first, last, count, which in self.shares:
             edges = [first + (last - first) * k // count for k in (0, which, which + 1, count)]
@@ -56,7 +56,7 @@ class Tensor(NamedTuple):
 
 
 def tensors_of(engine: Engine, mesh: DeviceMesh) -> dict[str, Tensor]:
-    """Every parameter of the engine's model by name, those that are frozen too."""
+    """Return every parameter of the engine's model by name, including frozen parameters."""
     module, dp = engine.module, mesh.get_group("dp")
     tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
     weights = {}
@@ -64,8 +64,8 @@ def tensors_of(engine: Engine, mesh: DeviceMesh) -> dict[str, Tensor]:
         weights = {weight.name: weight for weight in weights_of(module.config)}
     elif tp is not None and any(e.cut_over for some in engine.extents.values() for e in some):
         raise CheckpointError(
-            f"a {type(module).__name__} is cut over tp, and only of a course_lib GPT is it known "
-            "how its parts make the logical tensors; save it without tensor parallelism"
+            f"a {type(module).__name__} is sharded over tp, but course_lib knows how shards form "
+            "logical tensors only for its own GPT; save this model without tensor parallelism"
         )
     shapes = {slot.name: tuple(slot.shape) for slot in engine.partition.slots()}
     tensors = {}
@@ -95,8 +95,8 @@ def _shares(
 
 
 def stored_as(tensor: Tensor, box: Box) -> Iterator[tuple[str, Box, object, bool]]:
-    """A logical box in the tensors that are stored: (name, box of it, index of its rows within the
-    given box, whether it is the transposed one)."""
+    """Yield a logical box as boxes of the stored tensors: (name, box in it, index of its rows
+    within the given box, True if it is stored transposed)."""
     if tensor.weight is None:
         yield tensor.name, box, ..., False
         return
@@ -112,7 +112,7 @@ def stored_as(tensor: Tensor, box: Box) -> Iterator[tuple[str, Box, object, bool
 
 
 def stored_shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """{tensor in the files: (the parameter that it is of, its shape there)}."""
+    """Return {tensor in the files: (its parameter, its shape in the files)}."""
     shapes = {}
     for name, tensor in tensors.items():
         if tensor.weight is None:
@@ -124,7 +124,7 @@ def stored_shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[i
 
 
 def buffers_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """What a state_dict has in addition to the parameters."""
+    """Return the tensors of a module's state_dict that are not parameters."""
     names = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     state = module.state_dict(keep_vars=True)
     return {k: x for k, x in state.items() if k not in names and isinstance(x, torch.Tensor)}

@@ -1,7 +1,7 @@
 """An open checkpoint: boxes of its logical tensors, read by exact byte ranges and checked.
 
-Files and headers are held against what was written before a tensor is read; of the tensors, the
-shares of the checksum are kept until all that was read can be added up. Lesson 14.
+Files and headers are verified before a tensor is read. For the tensors, checksum shares are kept
+until all reads can be combined. Lesson 14.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from course_lib.pretrained.header import STORED as KINDS
 from course_lib.pretrained.header import CheckpointError, FileSlot, read_json
 from course_lib.pretrained.reader import Checkpoint
 
-AT_ONCE = 1 << 24  # bytes of a tensor that `check` has in memory
+AT_ONCE = 1 << 24  # bytes of a tensor that `check` holds in memory
 
 
 def check(path: Path | str) -> None:
-    """Read every byte of a checkpoint, small files and tensors, and refuse what is not what was
-    written; one process does it."""
+    """Read every byte of a checkpoint (small files and tensors) and refuse any difference from the
+    bytes written. Call this in only one process."""
     path = Path(path)
     checksums.check(
         path, checksums.read(path, lambda: folder.remedy(path)), lambda: folder.remedy(path)
@@ -50,7 +50,7 @@ class SavedPart(CountedRuns):
             self.slots = self.file.slots
 
     def read(self, name: str, box: Box | None = None, *, counts: bool = True) -> torch.Tensor:
-        """A box of a tensor, or all of it. `counts`: its bytes go into the checksum."""
+        """Read a box of a tensor, or all of it. With `counts`, the bytes enter the checksum."""
         if name not in self.slots:
             raise CheckpointError(f"{self.path}: {name} is not among the {self.stem}'s tensors")
         slot = self.slots[name]
@@ -60,8 +60,8 @@ class SavedPart(CountedRuns):
         return elements
 
     def read_into(self, name: str, box: Box, place: torch.Tensor, *, counts: bool) -> None:
-        """Put a box into contiguous memory on the host; without a second copy, where that is of the
-        dtype that it is stored in."""
+        """Read a box into contiguous host memory, without a second copy if `place` has the stored
+        dtype."""
         slot, size = self.slots[name], place.element_size()
         if place.dtype != KINDS[slot.dtype]:
             place.copy_(self.read(name, box, counts=counts))
@@ -82,8 +82,8 @@ class SavedPart(CountedRuns):
 
 
 class OpenCheckpoint:
-    """A checkpoint's files; a context, which closes them. `model` and `optimizer` read boxes;
-    without `verify` they leave the bytes unsummed."""
+    """A checkpoint's files, and a context manager that closes them. `model` and `optimizer` read
+    boxes; without `verify` they compute no checksums."""
 
     def __init__(self, path: Path | str, *, verify: bool = True):
         self.path = Path(path)
@@ -93,7 +93,7 @@ class OpenCheckpoint:
         self.about = read_json(file.read_bytes(), file)
         if self.about.get("form") != folder.FORM:
             raise CheckpointError(
-                f"{file} is of form {self.about.get('form')!r}, and this course_lib reads form "
+                f"{file} has format {self.about.get('form')!r}, but this course_lib reads format "
                 f"{folder.FORM}; read it with the release that wrote it, or {self.remedy()}"
             )
         for name, about in self.about["files"].items():
@@ -112,12 +112,12 @@ class OpenCheckpoint:
         return folder.remedy(self.path)
 
     def report(self) -> dict[str, dict]:
-        """What this rank has read, for `compare`."""
+        """Return the checksum shares and element counts of this rank's reads, for `compare`."""
         return {part.stem: report_of(part) for part in self.parts}
 
     def compare(self, reports: Mapping[str, Report], more: str = "") -> None:
-        """Refuse a tensor whose bytes are not those written, of those read whole by the ranks whose
-        reports were added up."""
+        """Refuse a tensor whose bytes have changed. Only tensors that were read completely by the
+        ranks in `reports` are compared."""
         for part in self.parts:
             report = reports[part.stem]
             for name, slot in part.slots.items():
@@ -125,8 +125,8 @@ class OpenCheckpoint:
                     self._compare(part, name, report["shares"].get(name, 0), more)
 
     def check(self, wanted: Callable[[str, str], bool] = lambda stem, name: True) -> None:
-        """Read all tensors, or those of wanted(set of files, name), a piece at a time, and refuse
-        one that is not what was written."""
+        """Read in pieces every tensor for which wanted(set of files, name) is true, by default all,
+        and refuse a tensor that has changed."""
         for part in self.parts:
             for name, slot in part.slots.items():
                 if not wanted(part.stem, name):
@@ -151,8 +151,8 @@ class OpenCheckpoint:
     def _compare(self, part: SavedPart, name: str, crc: int, more: str = "") -> None:
         if f"{crc:08x}" != part.crcs[name]:
             raise CheckpointError(
-                f"{part.file.path_of(name)} is damaged in {name}: the CRC-32 of its bytes is "
-                f"{crc:08x}, and {TENSORS} says {part.crcs[name]}; {more}{self.remedy()}"
+                f"{part.file.path_of(name)} is damaged in {name}, because the CRC-32 of its bytes "
+                f"is {crc:08x}, but {TENSORS} says {part.crcs[name]}; {more}{self.remedy()}"
             )
 
     def _check_file(self, path: Path, about: dict) -> None:
@@ -164,12 +164,12 @@ class OpenCheckpoint:
                 header = file.read(8 + min(length, size))
         except OSError as error:
             raise CheckpointError(
-                f"{path}, a part of the checkpoint, cannot be read: {error.strerror}; "
+                f"{path}, a part of the checkpoint, cannot be read ({error.strerror}); "
                 f"{self.remedy()}"
             ) from error
         if size != about["bytes"]:
             raise CheckpointError(
-                f"{path} has {size} bytes, and {about['bytes']} were written; {self.remedy()}"
+                f"{path} has {size} bytes, but {about['bytes']} were written; {self.remedy()}"
             )
         if f"{crc32(header):08x}" != about["header"]:
             raise CheckpointError(f"{path} is damaged in its header; {self.remedy()}")

@@ -1,7 +1,7 @@
-"""A checkpoint out of an engine: every rank writes what it has, no tensor is gathered.
+"""A checkpoint written by an engine: every rank writes its own part, and no tensor is gathered.
 
-Each element is written once, and that is counted; the small files say of all bytes what they are.
-What goes wrong on one rank is raised on all, and the checkpoints before it stay. Lesson 14.
+Element counts verify that each element is written exactly once. The small files describe all bytes.
+If one rank fails, all ranks raise, and earlier checkpoints are kept. Lesson 14.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def save(
     streams: bool = True,
     shard_bytes: float = SHARD_BYTES,
 ) -> Path:
-    """Write `top`/step-…, whole or not at all; every rank calls it, between two steps.
+    """Write `top`/step-… completely or not at all. Every rank calls it, between two steps.
 
-    `record` goes into training.json, beside what the engine counts: the state of a schedule, the
-    position in the data. `files` are further texts, `streams` are the ranks' random numbers. The
-    last `keep` checkpoints stay. Where the writing fails on a rank, every rank raises.
+    `record`, for example a schedule's state or the position in the data, is added to training.json.
+    `files` maps the names of additional files to their texts. With `streams`, the ranks' random
+    states are saved. The last `keep` checkpoints are kept. If a rank fails, every rank raises.
     """
     check_numbers(step, keep)
     top = Path(top)
@@ -75,7 +75,7 @@ def save(
                 if first:
                     texts = small_files(engine, mesh, step, record or {}, written, random_streams)
                     finish(part, planned, written, {**texts, **(files or {})})
-                for pen in pens.values():  # each rank, since each may be on a host of its own
+                for pen in pens.values():  # on each rank, since each may be on a different host
                     pen.sync()
         with agreed(groups, not_written):
             if first:
@@ -90,8 +90,8 @@ def save(
 
 
 class Written(NamedTuple):
-    """What ranks have written: the optimizer's states that are single numbers, the optimizer's
-    group of each parameter, and of each set of files the shares and counts."""
+    """The results of writing: the optimizer's scalar states, the optimizer group of each parameter,
+    and for each set of files the checksum shares and element counts."""
 
     scalars: dict[str, dict]
     groups: dict[str, int]
@@ -99,22 +99,22 @@ class Written(NamedTuple):
 
 
 def joined(several: list[Written]) -> Written:
-    """What several ranks have written together."""
+    """Merge the results of several ranks."""
     reports = of_all([written.reports for written in several])
     groups = {name: number for written in several for name, number in written.groups.items()}
     return Written(union([written.scalars for written in several]), groups, reports)
 
 
 def check_numbers(step: int, keep: int) -> None:
-    """Refuse a step that names no folder, and to keep nothing of what is saved."""
+    """Refuse a step that is not a count, and a `keep` that would keep no checkpoint."""
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ValueError(f"step={step!r}: take the number of steps that are done, 0 or more")
+        raise ValueError(f"step={step!r}: use the number of completed steps, 0 or more")
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise ValueError(f"keep={keep!r}: of how many stay, the new one is one; take 1 or more")
+        raise ValueError(f"keep={keep!r}: the new checkpoint counts as well, so use 1 or more")
 
 
 def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Contents:
-    """The plan of a checkpoint, once it is known that copies are the same on all tp ranks."""
+    """Plan a checkpoint after checking that replicated tensors are equal on all tp ranks."""
     tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
     if engine.stage < 3 and tp is not None and tp.size() > 1:
         check_replicas(engine.module, tp)
@@ -122,7 +122,7 @@ def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Contents:
 
 
 def write_own(planned: Contents, engine: Engine, pens: Mapping[str, Takes]) -> dict[str, dict]:
-    """Write this rank's tensors; the states that are single numbers, {name: {key: [x, dtype]}}."""
+    """Write this rank's tensors and return the scalar states as {name: {key: [x, dtype]}}."""
     scalars: dict[str, dict] = {}
     for text, x in engine.own_tensors():
         label = Label.of(text)
@@ -147,7 +147,7 @@ def small_files(
     written: Written,
     streams: Sequence[Mapping] | None,
 ) -> dict[str, str]:
-    """The texts of a checkpoint: what it is of, and what is no tensor in it."""
+    """Build the small files' texts: the checkpoint's description and its non-tensor data."""
     about = {
         "form": folder.FORM,
         "step": step,
@@ -168,24 +168,24 @@ def small_files(
 
 
 def finish(part: Path, planned: Contents, written: Written, texts: Mapping[str, str]) -> None:
-    """Write the small files, and what vouches for all of them."""
+    """Write the small files, and the checksums that cover all files."""
     files_of: dict = {"form": folder.FORM, "files": {}}
     for name in (MODEL, OPTIMIZER):
         files = planned.files[name]
-        for file, header in files.headers.items():  # what a reader compares before a tensor is read
+        for file, header in files.headers.items():  # compared before a tensor is read
             about = {"bytes": files.sizes[file], "header": f"{crc32(header):08x}"}
             files_of["files"][file] = about
         files_of[name] = vouched(written.reports[name], files)
         texts = {**texts, **files.index}
     texts = {**texts, TENSORS: json.dumps(files_of, indent=1)}
     every = {name: checksums.of_bytes(text.encode()) for name, text in texts.items()}
-    record = texts.pop(folder.RECORD)  # which makes a checkpoint of a folder, so it comes last
+    record = texts.pop(folder.RECORD)  # makes the folder a checkpoint, so it comes last
     put_all(part, {**texts, checksums.SUMS: checksums.as_text(every), folder.RECORD: record})
 
 
 def put_all(part: Path, texts: Mapping[str, str]) -> None:
-    """Write files into a folder that is nobody's yet; all are written before the first is waited
-    for, so that a disk has them in one go."""
+    """Write files into a folder that is not published yet. All files are written before the first
+    sync, so that the disk receives them together."""
     with contextlib.ExitStack() as stack:
         files = {}
         for name, text in texts.items():

@@ -1,7 +1,7 @@
-"""What goes wrong with a checkpoint is one sentence, the same on all ranks: file, cause and remedy.
+"""A checkpoint error as one sentence, the same on all ranks: file, cause and remedy.
 
-A disk fills up on one rank alone, and its neighbours would wait for it in the next collective. The
-sentence says on which rank, unless all of them have met the same. Lesson 14.
+If a disk fills up on one rank, the others would wait for that rank in the next collective. The
+sentence names the rank unless all ranks have the same error. Lesson 14.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REMEDIES = {
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG): "make room",
     (errno.EACCES, errno.EPERM, errno.EROFS): "name a folder that this user can write into",
     (errno.ENOENT, errno.ENOTDIR, errno.ESTALE): (
-        "a folder was taken away while it was written into; name one that stays"
+        "a folder was removed during the writing; name one that remains"
     ),
 }
 T = TypeVar("T")
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def agreed(groups: Sequence[Group], in_words: Callable[[OSError], str]) -> Iterator[None]:
-    """Run the body, which may not talk to other ranks; once every rank of the groups is here, raise
-    on all of them the error that the first of them has met."""
+    """Run the body, which must not communicate with other ranks. Once every rank of the groups has
+    finished, all ranks raise the first rank's error, if any."""
     problem: Exception | None = None
     try:
         yield
@@ -44,13 +44,13 @@ def agreed(groups: Sequence[Group], in_words: Callable[[OSError], str]) -> Itera
 
 
 def not_written(error: OSError) -> str:
-    """Why a file could not be written, and what to do; nothing that was there is touched."""
-    remedy = "look after the disk, or name a folder on another one"
+    """Explain why a file could not be written, and the remedy; existing files stay unchanged."""
+    remedy = "check the disk, or name a folder on a different disk"
     for numbers, other in REMEDIES.items():
         remedy = other if error.errno in numbers else remedy
     return (
-        f"{error.filename} could not be written: {error.strerror}; {remedy}, and save again. The "
-        "checkpoints that were there are as they were"
+        f"{error.filename} could not be written ({error.strerror}); {remedy}, and save again. The "
+        "existing checkpoints have not changed"
     )
 
 
@@ -60,11 +60,11 @@ def merged(
     merge: Callable[[list[T]], T],
     in_words: Callable[[OSError], str] = not_written,
 ) -> T:
-    """The values of `work()` on all ranks, merged; every rank calls it. Where a rank raises, all
-    raise what the first of them has met, as in `agreed`.
+    """Merge the values of `work()` on all ranks; every rank calls it. If a rank raises, all ranks
+    raise the first rank's error, as in `agreed`.
 
-    One exchange an axis, since each waits for the slowest rank. Values are merged axis after axis,
-    so that what is sent does not grow with the number of ranks.
+    There is only one exchange per axis, since each exchange waits for the slowest rank. Values
+    are merged after each axis, so that the message size does not grow with the number of ranks.
     """
     problem, values, errors = None, [], []
     try:
@@ -84,7 +84,7 @@ def merged(
 
 
 def union(tables: list[dict[str, dict]]) -> dict[str, dict]:
-    """{name: {key: value}} of several, in one."""
+    """Merge several {name: {key: value}} tables into one."""
     every: dict[str, dict] = {}
     for table in tables:
         for name, inner in table.items():
@@ -94,7 +94,7 @@ def union(tables: list[dict[str, dict]]) -> dict[str, dict]:
 
 @contextlib.contextmanager
 def about(path: Path | str) -> Iterator[None]:
-    """Errors of the body name this file: a write to an open one does not say which it was."""
+    """Add this file's name to the body's OSErrors, since errors of an open file lack it."""
     try:
         yield
     except OSError as error:
@@ -102,7 +102,7 @@ def about(path: Path | str) -> Iterator[None]:
 
 
 def text_of(problem: Exception, in_words: Callable[[OSError], str]) -> str:
-    """An error as a sentence."""
+    """Turn an error into a sentence."""
     if isinstance(problem, CheckpointError):
         return str(problem)
     if isinstance(problem, OSError) and problem.filename is not None:
@@ -113,7 +113,7 @@ def text_of(problem: Exception, in_words: Callable[[OSError], str]) -> str:
 def _raise_first(
     reports: Sequence[tuple[int, str]], problem: Exception | None, groups: Sequence[Group]
 ) -> None:
-    """Raise the first of (rank, sentence), if there is any; `problem` is what this rank met."""
+    """Raise the first of (rank, sentence), if any; `problem` is this rank's error."""
     if reports:
         rank, text = reports[0]
         alike = len(reports) == math.prod(group.size() for group in groups)

@@ -1,7 +1,7 @@
-"""Weights of any origin as tensors by name, read row by row: DeepSpeed's, ours, Hugging Face's.
+"""Weights from DeepSpeed, this course or Hugging Face as tensors by name, read row by row.
 
-The float32 master copy stands for a weight wherever there is one. A name of our dense model becomes
-Hugging Face's where a config.json says which model it is. Lesson 14.
+If a weight has a float32 master copy, this is read instead. If a config.json describes the model,
+the names of our dense model are translated to Hugging Face's names. Lesson 14.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from course_lib.pretrained.names import weights_of
 from course_lib.pretrained.reader import Checkpoint, check_range
 from course_lib.pretrained.writer import CONFIG
 
-AT_ONCE = 1 << 22  # bytes of a tensor that are read, and held beside it, at a time
+AT_ONCE = 1 << 22  # bytes of a tensor that are read, and held in addition to it, at a time
 MASTER = ":master"
 
 
 class Entry(NamedTuple):
-    """A tensor on its way out: its shape there, and its rows here."""
+    """A tensor to be written: its shape in the output, and its rows in the source."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype  # that it is read in
-    rows: Callable[[int, int], Tensor]  # of the tensor as it is stored here
+    dtype: torch.dtype  # of the stored tensor
+    rows: Callable[[int, int], Tensor]  # of the stored tensor
     transposed: bool = False
 
 
 class Source(NamedTuple):
-    """What can be read: `tensors` in the order of the model; `tied`, other names of some of them;
-    `about` says of what kind the checkpoint is."""
+    """A checkpoint's readable content: `tensors` in the model's order, and `tied` with other names
+    for some of them. `about` states the kind of checkpoint."""
 
     path: Path
     tensors: dict[str, Entry]
@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
     @torch.no_grad()
     def into(self, name: str, target: Tensor) -> Tensor:
-        """Fill `target`, of the tensor's shape, some rows at a time; it may be of another dtype."""
+        """Fill `target` (of the tensor's shape, any dtype) a few rows at a time."""
         entry = self.tensors[name]
         if not entry.shape or 0 in entry.shape:
             target.copy_(entry.rows(0, 1) if not entry.shape else target)
@@ -62,17 +62,17 @@ class Source(NamedTuple):
             found = entry.rows(start, start + len(part))
             part.copy_(found)
             check_range(part, found, name, self.path)
-            del found  # before the next rows come
+            del found  # before the next rows are read
         return target
 
 
 @contextlib.contextmanager
 def opened(source: str | os.PathLike, config: str | os.PathLike | None = None) -> Iterator[Source]:
-    """The weights of a DeepSpeed checkpoint, of one of ours, or of a Hugging Face folder."""
+    """Open the weights of a DeepSpeed or course checkpoint, or of a Hugging Face folder."""
     path = Path(source).expanduser()
     if not path.exists():
         raise FileNotFoundError(
-            f"there is no checkpoint at {path}; what is on the hub comes here by `hf download`"
+            f"there is no checkpoint at {path}; download one from the hub with `hf download`"
         )
     with contextlib.ExitStack() as stack:
         if deepspeed_files.is_one(path):
@@ -99,8 +99,8 @@ def _of_deepspeed(files: deepspeed_files.DeepSpeedFiles, config: dict | None) ->
     if "tokens.weight" in entries:
         if config is None:
             notes.append(
-                "the names are those of course_lib's GPT; with --config, its config.json, they "
-                "become those that transformers knows"
+                "the names are those of course_lib's GPT; with --config and its config.json they "
+                "become the names that transformers uses"
             )
         else:
             entries, tied = _renamed(entries, files.path, config), {}
@@ -112,7 +112,7 @@ def _of_deepspeed(files: deepspeed_files.DeepSpeedFiles, config: dict | None) ->
 
 
 def _of_ours(step: Path, config: dict | None, stack: contextlib.ExitStack) -> Source:
-    """The files of weights in Hugging Face's names; the master copies beside, in our own."""
+    """Open a course checkpoint's weights (Hugging Face's names) and masters (our names)."""
     about = {"kind": "course", "path": str(step), "step": record_of(step).get("step"), "notes": []}
     saved = stack.enter_context(OpenCheckpoint(step))
     saved.check(lambda stem, name: stem == "model" or name.endswith(MASTER))  # all that is used
@@ -136,13 +136,13 @@ def _of_hugging_face(folder: Path, config: dict | None, stack: contextlib.ExitSt
 def _renamed(
     entries: dict[str, Entry], path: Path, config: dict, *, every: bool = True
 ) -> dict[str, Entry]:
-    """The tensors of our dense model, or some of them, as its family's checkpoints have them."""
+    """Rename our dense model's tensors as its family does; without `every`, some may be missing."""
     known = {weight.name: weight for weight in weights_of(from_transformers(config))}
     lost = sorted(known.keys() - entries.keys()) if every else []
     more = sorted(entries.keys() - known.keys())
     if lost or more:
-        what = f"it needs {lost[0]}, which is not there" if lost else f"{more[0]} is not in it"
-        raise CheckpointError(f"{path}: the config is of another model: {what}")
+        what = f"it needs {lost[0]}, which is missing" if lost else f"{more[0]} is not in it"
+        raise CheckpointError(f"{path}: the config is of a different model, because {what}")
     renamed: dict[str, Entry] = {}
     for name, weight in known.items():
         if name not in entries:
@@ -150,15 +150,15 @@ def _renamed(
         has, needs = tuple(entries[name].shape), tuple(weight.shape)
         if has != needs:
             raise CheckpointError(
-                f"{path}: {name} is {has}, and the config makes it {needs}; is the config of this "
-                "model?"
+                f"{path}: {name} has shape {has}, but the config needs {needs}. Name the config of "
+                "this model"
             )
         renamed |= dict(_parts(weight, entries[name]))
     return renamed
 
 
 def _parts(weight, entry: Entry) -> Iterator[tuple[str, Entry]]:
-    """The stored tensors of one of our weights, each with its own rows of it."""
+    """Yield the stored tensors of one of our weights, each with its own rows."""
     first = 0
     for part in weight.parts:
 
@@ -173,8 +173,8 @@ def _entry(checkpoint: Checkpoint, name: str) -> Entry:
     slot = checkpoint.slots[name]
     if slot.dtype not in STORED:
         raise CheckpointError(
-            f"{checkpoint.path}: {name} is stored as {slot.dtype}, which is not read here: "
-            f"{', '.join(STORED)} are; was the checkpoint quantized?"
+            f"{checkpoint.path}: {name} is stored as {slot.dtype}, which cannot be read here (only "
+            f"{', '.join(STORED)} can). Was the checkpoint quantized?"
         )
 
     def rows(start: int, stop: int) -> Tensor:
@@ -186,7 +186,7 @@ def _entry(checkpoint: Checkpoint, name: str) -> Entry:
 
 
 def _step_of_ours(path: Path) -> Path:
-    """A run's folder, its folder of checkpoints, or a checkpoint: the last one of it."""
+    """Find the last checkpoint of a run or of a folder; return any other path unchanged."""
     for top in (path / "checkpoints", path):
         if (top / LATEST).is_file() and not (top / RECORD).is_file():
             return last(top)
@@ -194,11 +194,11 @@ def _step_of_ours(path: Path) -> Path:
 
 
 def _config(given: str | os.PathLike | None, *folders: Path) -> dict | None:
-    """The keys of the config.json that was named, or of the first that lies in one of these."""
+    """Read the given config file, or the first config.json in these folders."""
     if given is not None:
         path = Path(given).expanduser()
         if not path.is_file():
-            raise CheckpointError(f"there is no {path}, which was named as the config")
+            raise CheckpointError(f"there is no file {path}, which was named as the config")
         return read_json(path.read_bytes(), path)
     for folder in folders:
         path = (folder if folder.is_dir() else folder.parent) / CONFIG

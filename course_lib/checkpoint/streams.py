@@ -1,7 +1,7 @@
 """The random streams of a run: one for each replica, shared by its tp ranks, so layouts may change.
 
-With as many replicas as before each goes on with its own stream, whatever tp is. With another
-number each gets a new one, derived from those that were saved: never another's. Lesson 14.
+If the number of replicas stays the same, each replica continues with its own stream, for any tp.
+Otherwise each replica gets a new stream, derived from all saved streams. Lesson 14.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from course_lib.tensor_parallel.randomness import seed_all
 
 
 def streams_of(mesh: DeviceMesh) -> list[dict]:
-    """The state of every replica's generators, torch's and Python's, by dp rank; all ranks call it.
-    Of a replica's tp ranks, which share one stream, the first one's counts."""
+    """Return the state of every replica's generators (torch's and Python's) by dp rank. All ranks
+    call it. A replica's tp ranks share one stream, so the state of any one of them is enough."""
     dp = mesh.get_group("dp")
     states: list = [None] * dp.size()
     dist.all_gather_object(states, _state(), group=dp)
@@ -30,8 +30,8 @@ def streams_of(mesh: DeviceMesh) -> list[dict]:
 
 
 def restore_streams(streams: Sequence[Mapping], mesh: DeviceMesh) -> bool:
-    """Go on with this replica's stream. Where there are more or fewer replicas than streams, begin
-    new ones, alike on a replica's tp ranks and on no others; then False. Every rank calls it."""
+    """Continue with this replica's stream. If the numbers of replicas and streams differ, start new
+    streams, which only a replica's tp ranks share, and return False. Every rank calls it."""
     dp = mesh.get_group("dp")
     if len(streams) == dp.size():
         _set(streams[dp.rank()])
@@ -62,7 +62,7 @@ def _set(state: Mapping) -> None:
             torch.cuda.set_rng_state(_bytes(state["cuda"]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"the checkpoint's random streams cannot be used here: {error}; go on without them "
+            f"the checkpoint's random streams cannot be used here ({error}). Load it without them "
             "(streams=False) and seed the ranks yourself"
         ) from error
 

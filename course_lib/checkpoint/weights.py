@@ -1,7 +1,6 @@
-"""Weights out of a checkpoint of anybody's into a folder for transformers, tensor by tensor.
+"""Weights of any checkpoint converted into a folder for transformers, tensor by tensor.
 
-What DeepSpeed's zero_to_fp32.py is used for, with no more on the host than one tensor and one
-buffer. Lesson 14.
+It does what DeepSpeed's zero_to_fp32.py does, but holds only one tensor and one buffer. Lesson 14.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.writer import Writer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# What belongs to a model's folder beside weights and config.json, as transformers names it.
+# Files of a model's folder next to the weights and config.json, as transformers names them.
 BESIDE = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
@@ -35,15 +34,15 @@ def convert(
     shard_bytes: float = 5e9,
     config: str | os.PathLike | None = None,
 ) -> dict:
-    """Write a checkpoint's weights as a folder of safetensors; returns what was written.
+    """Write a checkpoint's weights as a folder of safetensors; return a description of it.
 
-    `dtype` is float32 unless given, and that of a plain Hugging Face folder its own. The folder
-    appears whole or not at all. Tied tensors are written once, under the first of their names.
+    `dtype` defaults to float32, or to the stored dtypes of a plain Hugging Face folder. The folder
+    appears completely or not at all. Tied tensors are written once, under their first name.
     """
     dtype = DTYPES[dtype] if isinstance(dtype, str) else dtype
     with opened(source, config) as weights:
         if _same(weights.path, folder) or _same(source, folder):
-            raise CheckpointError(f"{folder} is what the weights are read from; name a new folder")
+            raise CheckpointError(f"the weights are read from {folder}; name a new folder")
         if dtype is None and weights.about["kind"] != "huggingface":
             dtype = torch.float32
         tied, names = weights.tied, {name: name for name in weights.tensors}
@@ -84,7 +83,7 @@ def _out(stored: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
 
 
 def _with_dtype(config: Mapping, kinds: Mapping) -> dict:
-    """The same config, saying the dtype that most of the elements now have."""
+    """Return the same config with the dtype that most of the elements now have."""
     sizes: dict[torch.dtype, int] = {}
     for dtype, shape in kinds.values():
         sizes[dtype] = sizes.get(dtype, 0) + math.prod(shape)

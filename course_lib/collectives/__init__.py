@@ -1,8 +1,8 @@
-"""What ranks can say to each other: a closed list of verbs, out of place, the group an argument.
+"""Collectives: a fixed set of verbs that work out of place and take the group as an argument.
 
-`verbs.py` is the vocabulary, `transport.py` how gloo and NCCL carry each word, `call.py` what a
-ledger may know of a call; `agreement.py` lets ranks decide alike. All later lessons speak with
-these verbs alone. Lesson 01.
+`verbs.py` defines the verbs and `transport.py` runs them on gloo and NCCL. `call.py` describes each
+call for the ledger, and `agreement.py` lets ranks decide together. All later lessons communicate
+only through these verbs. Lesson 01.
 """
 
 from course_lib.collectives.call import Verb, current, labelled

@@ -1,8 +1,8 @@
-"""Decisions that all ranks take alike: equal arguments, one verdict, who reports what.
+"""Decisions that all ranks take together: checks for equal arguments, joint errors, reports.
 
-A rank that raises alone leaves the others waiting in their next collective. Here every rank hears
-of it first, and then all of them raise, or none does. Every rank of the groups has to call these
-functions; of a mesh, `groups` are the axes one after another. Made of lesson 01's all-gather.
+If only one rank raises, the others wait in their next collective. Here every rank learns of the
+problem first, so that either all of them raise or none does. Every rank of the groups must call
+these functions. For a mesh, pass the groups of its axes in order. They use lesson 01's all-gather.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 from course_lib.collectives.call import Group, check_member, device_of, labelled
 from course_lib.collectives.verbs import all_gather, all_reduce
 
-SENT = 32  # bytes from each rank in `same_everywhere`: its number, and 24 of a digest
-IN_THEIR_SUM = "on no rank alone, but in their sum"
-SUMMED, SUMMED_ON_GPU = 1 << 15, 1 << 20  # elements summed at once, at most: each takes 24 bytes
+SENT = 32  # bytes from each rank in `same_everywhere`: its number and 24 of a digest
+IN_THEIR_SUM = "on no single rank, but in their sum"
+SUMMED, SUMMED_ON_GPU = 1 << 15, 1 << 20  # most elements summed at once; 24 bytes each
 T = TypeVar("T")
 
 
@@ -33,10 +33,10 @@ def same_everywhere(
     *,
     error: type[Exception] = RuntimeError,
 ) -> None:
-    """Raise `error` on all ranks unless `value`, by its repr, is the same on each of them.
+    """Raise `error` on all ranks unless `value`, compared by its repr, is the same on each of them.
 
-    `what` is the sentence that goes into the message, with {ranks} for those that differ and
-    {first} for the rank they differ from, such as "{ranks} would take other rows than {first}".
+    `what` is the message's first part. It may use {ranks} for the ranks that differ and {first} for
+    the rank from which they differ, as in "{ranks} would take other rows than {first}".
     """
     for group in groups:
         check_member(group)
@@ -60,9 +60,9 @@ def same_everywhere(
 def all_or_none(
     groups: Sequence[Group], what: str, *, error: type[Exception] = RuntimeError
 ) -> Iterator[None]:
-    """Run the body; raise its exception, or `error` with another rank's, once every rank is here.
+    """Run the body; once all ranks are done, raise its exception, or `error` for another rank's.
 
-    The body may not talk to other ranks: one that fails in it says so only at its end.
+    The body must not communicate, because a failed rank tells the others only after the body.
     """
     problem: Exception | None = None
     try:
@@ -84,8 +84,8 @@ def all_or_none(
 def any_goes_on(
     goes_on: bool, group: Group | None, what: str, problem: Exception | None = None
 ) -> bool:
-    """Whether any rank of the group goes on, asked with one byte from each. A problem of one is
-    raised on all of them. Without a group this rank is asked alone."""
+    """Return True if any rank of the group continues; each rank contributes one byte. A problem on
+    one rank raises an error on all. Without a group, only this rank counts."""
     if group is None:
         if problem is not None:
             raise problem
@@ -103,7 +103,7 @@ def any_goes_on(
 
 
 def who_says(own: T | None, groups: Sequence[Group]) -> list[tuple[int, T]]:
-    """(rank, report) of every rank that has one, by rank; a rank without a report passes None."""
+    """Return sorted (rank, report) pairs of the ranks that pass a report; the others pass None."""
     reports = []
     if own is not None:
         reports = [(dist.get_rank() if groups else 0, own)]
@@ -115,22 +115,22 @@ def who_says(own: T | None, groups: Sequence[Group]) -> list[tuple[int, T]]:
 
 
 def by_rank(reports: Sequence[tuple[int, str]], most: int = 4) -> str:
-    """Reports as text: "on rank 0 this; on rank 2 that; and on 3 ranks more"."""
+    """Join reports into one text, such as "on rank 0 this; and on 3 more ranks"."""
     words = [f"on rank {rank} {text}" for rank, text in reports[:most]]
     if len(reports) > most:
-        words.append(f"and on {len(reports) - most} ranks more")
+        words.append(f"and on {len(reports) - most} more ranks")
     return "; ".join(words)
 
 
 @torch.no_grad()
 def checksum(x: Tensor) -> Tensor:
-    """Two whole numbers of a tensor's bits: one changes with any single element, the other also
-    when two elements change places."""
+    """Compute two integers from a tensor's bits: the first changes if any single element changes,
+    the second also if two elements swap places."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
     total = torch.zeros(2, dtype=torch.int64, device=x.device)
     size = at_once(x.numel(), SUMMED_ON_GPU if x.is_cuda else SUMMED)
-    odd = torch.arange(1, 2 * size, 2, device=x.device)  # a product with it loses no bit
+    odd = torch.arange(1, 2 * size, 2, device=x.device)  # odd factors lose no bit
     for number, part in enumerate(x.contiguous().view(-1).split(size)):
         bits = part.view(kinds[part.element_size()]).long()
         mixed = (bits >> 17).bitwise_xor_(bits).mul_(odd[: bits.numel()]).mul_(0x9E3779B1)
@@ -139,11 +139,11 @@ def checksum(x: Tensor) -> Tensor:
 
 
 def at_once(numel: int, most: int = SUMMED) -> int:
-    """How many elements of a tensor are summed at once: the sum of a small one needs little."""
+    """Return the number of elements summed at once, which is smaller for a small tensor."""
     return min(most, 1024 + numel // 64)
 
 
 def summing(numel: int) -> int:
-    """Bytes that a checksum needs: of what is summed at once, three whole numbers an element."""
+    """Return the bytes that a checksum needs: three integers for each element summed at once."""
     once = at_once(numel)
     return 8 * (once + 2 * min(once, numel))

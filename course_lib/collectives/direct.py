@@ -1,7 +1,7 @@
-"""all_gather and reduce_scatter of flat buffers, without a copy: pieces go straight to their ranks.
+"""all_gather and reduce_scatter of flat buffers, exchanged piece by piece without copies.
 
-gloo's own all-gather and all-to-all copy what they get and what they give. Here each rank exchanges
-with one neighbour after another, in the caller's own memory. Lesson 09 uses them.
+gloo's own all-gather and all-to-all copy their inputs and outputs. Here each rank exchanges pieces
+with one rank after another, in the caller's own memory. Lesson 09 uses them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from course_lib.collectives.transport import all_gather_single, deliver, exchang
 
 
 def all_gather(buffer: Tensor, group: Group, *, async_op: bool = False):
-    """Every rank's piece to every rank, in place: a rank's own piece lies where it belongs in its
-    buffer, and nobody touches the buffer before the end."""
+    """Gather every rank's piece on every rank, in place. A rank's own piece is already at its place
+    in the buffer. The caller must not touch the buffer until the call has completed."""
     n, rank = size_and_rank(group)
     pieces = in_pieces(buffer, n, "all_gather")  # (n, own)
     piece = pieces[rank]
@@ -34,14 +34,14 @@ def all_gather(buffer: Tensor, group: Group, *, async_op: bool = False):
 
 
 def reduce_scatter(buffer: Tensor, group: Group, *, async_op: bool = False):
-    """The sum over all ranks of this rank's piece, in memory of its own. Nobody writes into the
-    buffer before the end."""
+    """Sum this rank's piece over all ranks into separate memory. The caller must not write to the
+    buffer until the call has completed."""
     n, rank = size_and_rank(group)
     pieces = in_pieces(buffer, n, "reduce_scatter")  # (n, own)
     if n > 1 and (buffer.is_cuda or not uses_gloo(buffer, group)):
         return verbs.reduce_scatter(pieces.view(-1), group, async_op=async_op)
     with verb("reduce_scatter", buffer, group, sizes=[pieces[rank].nbytes] * n):
-        if n == 1:  # its own piece is the sum
+        if n == 1:  # one rank: its piece is the sum
             alone = torch.empty_like(own := pieces[0])
             work = exchange(alone, own, [own.numel()], [own.numel()], group, async_op)
             return deliver(work, lambda: alone, async_op)
@@ -52,7 +52,7 @@ def reduce_scatter(buffer: Tensor, group: Group, *, async_op: bool = False):
         def finish() -> Tensor:
             if n == 2:
                 return arrived[0].add_(pieces[rank])
-            # Numbers of 16 bits are rounded once, at the end.
+            # Numbers of 16 bits are rounded only once, at the end.
             wide = torch.promote_types(buffer.dtype, torch.float32)
             total = from_rank[0].to(wide, copy=True)
             for part in from_rank[1:]:
@@ -63,7 +63,7 @@ def reduce_scatter(buffer: Tensor, group: Group, *, async_op: bool = False):
 
 
 class Rounds:
-    """The works of one verb, which is over when all of them are."""
+    """The torch works of one verb call, which completes when all of them have completed."""
 
     def __init__(self, works: Sequence[dist.Work]):
         self._works = works
@@ -79,8 +79,8 @@ class Rounds:
 def in_rounds(
     outgoing: Callable[[int], Tensor], incoming: Callable[[int], Tensor], group: Group
 ) -> Rounds:
-    """Send `outgoing(r)` to every other rank r and receive into `incoming(r)` from it: in round j
-    to the rank j places further on, from the one j places back."""
+    """Send `outgoing(r)` to every other rank r and receive `incoming(r)` from it. Round j sends to
+    the rank j places ahead and receives from the rank j places behind."""
     n, rank = size_and_rank(group)
     works = []
     for j in range(1, n):
@@ -93,11 +93,11 @@ def in_rounds(
 
 
 def in_pieces(buffer: Tensor, n: int, op: str) -> Tensor:
-    """A flat buffer as n equal pieces, or a refusal."""
+    """Split a flat buffer into n equal pieces, or raise if it cannot be split."""
     buffer = without_history(buffer, op)
     if buffer.dim() != 1 or buffer.numel() % n or not buffer.is_contiguous():
         raise ValueError(
-            f"direct.{op} takes a flat contiguous buffer of n equal pieces for {n} ranks, and got "
-            f"one of shape {tuple(buffer.shape)}; fill it up with padding"
+            f"direct.{op} takes a flat contiguous buffer of n equal pieces for {n} ranks, but "
+            f"got one of shape {tuple(buffer.shape)}; add padding at its end"
         )
     return buffer.view(n, -1)

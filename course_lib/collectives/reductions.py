@@ -1,6 +1,6 @@
-"""The reductions: as torch.distributed names them, and as one process does them.
+"""Reductions in two forms: the torch.distributed operation and a function for one process.
 
-A verb that adds up on arrival needs both. Lesson 01.
+A verb that reduces on arrival needs both forms. Lesson 01.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch.distributed as dist
 from torch import Tensor
 
-# Each as torch.distributed names it, and as it is done over a leading dim in one process.
+# For each reduction: torch.distributed's name, and the function over a leading dim in one process.
 REDUCTIONS: dict[str, tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]] = {
     "sum": (dist.ReduceOp.SUM, lambda parts: parts.sum(0, dtype=parts.dtype)),
     "max": (dist.ReduceOp.MAX, lambda parts: parts.amax(0)),
@@ -21,5 +21,5 @@ REDUCTIONS: dict[str, tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]] = {
 
 def reduction(op: str) -> tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]:
     if op not in REDUCTIONS:
-        raise ValueError(f"op={op!r} is not a reduction; choose one of {', '.join(REDUCTIONS)}")
+        raise ValueError(f"op={op!r} is not a reduction; choose from {', '.join(REDUCTIONS)}")
     return REDUCTIONS[op]

@@ -1,8 +1,8 @@
-"""How gloo and NCCL carry the verbs: staging through the host, uneven exchanges, handles.
+"""Transport of the verbs on gloo and NCCL: staging through the host, uneven exchanges, handles.
 
-Here live the differences between backends and between releases of torch, so that the vocabulary in
-`verbs.py` reads the same everywhere. Staging happens only where ranks share a GPU: it copies the
-whole tensor through pageable memory before the exchange begins. Lesson 01 measures each road.
+This file hides the differences between backends and between releases of torch, so that `verbs.py`
+is the same for all of them. Only ranks that share a GPU stage a message. Staging copies the full
+tensor through pageable memory before the exchange begins. Lesson 01 measures each route.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ GLOO_ON_CUDA = frozenset({"all_reduce", "broadcast"})
 SEGMENT = 1 << 20  # bytes; a broadcast passes one segment on while it receives the next
 _copies_a_result: ContextVar[bool] = ContextVar("copies_a_result", default=False)
 
-# torch 2.13 renamed two calls and deprecates the old names; older releases know only those.
+# torch 2.13 renamed two calls and deprecates the old names; older releases know only the old names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Handle:
-    """A verb under way. `wait()` ends it and gives its result; calling it again gives it again."""
+    """A verb in progress. `wait()` completes it and returns its result, the same on each call."""
 
     def __init__(self, work: dist.Work | None, finish: Callable[[], object]):
         self._work = work
@@ -35,8 +35,8 @@ class Handle:
 
     def wait(self):
         if self._work is not None:
-            # On CUDA this makes the current stream wait, not the host: what `finish` launches next
-            # on that stream runs after the data has come.
+            # On CUDA the current stream waits, not the host, so that work launched on it by
+            # `finish` runs after the data has arrived.
             self._work.wait()
         if self._finish is not None:
             self._result = self._finish()
@@ -49,19 +49,19 @@ class Handle:
 
 
 def deliver(work: dist.Work | None, finish: Callable[[], object], async_op: bool):
-    """The handle of a verb under way, or, for a synchronous call, its result."""
+    """Return the handle of an asynchronous call, or the result of a synchronous call."""
     handle = Handle(work, finish)
     return handle if async_op else handle.wait()
 
 
 def uses_gloo(x: Tensor, group: Group) -> bool:
-    """Whether gloo carries x in this group, which may hold a backend per kind of device; or torch's
-    fake group would, which carries nothing and stands for it."""
+    """Return True if gloo carries x in this group, which may have one backend per device type.
+    torch's fake group, which sends nothing, counts as gloo."""
     return group._get_backend(x.device).name() in ("gloo", "fake")
 
 
 def on_wire(x: Tensor, op: str, group: Group) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """x where the backend can take it from, and the way back for a result."""
+    """Return x on a device that the backend can use, and a function that moves a result back."""
     if x.is_cuda and op not in GLOO_ON_CUDA and uses_gloo(x, group):
         home = x.device
         return x.cpu(), lambda result: result.to(home)
@@ -69,7 +69,7 @@ def on_wire(x: Tensor, op: str, group: Group) -> tuple[Tensor, Callable[[Tensor]
 
 
 def from_host(out: Tensor, into: Tensor) -> Tensor:
-    """Copy a result that came through the host into memory that the caller has given."""
+    """Copy a result that came through the host into memory provided by the caller."""
     token = _copies_a_result.set(True)
     try:
         return into.copy_(out)
@@ -78,7 +78,7 @@ def from_host(out: Tensor, into: Tensor) -> Tensor:
 
 
 def copies_a_result() -> bool:
-    """Whether a verb copies right now for its own sake, and no offload does."""
+    """Return True while a verb copies its own result to the device; this copy is not an offload."""
     return _copies_a_result.get()
 
 
@@ -95,9 +95,9 @@ def exchange(
 
 
 def pass_along(x: Tensor, group: Group, *, steps: int) -> None:
-    """Fill x along a chain in which this rank stands `steps` after the one that has it.
+    """Fill x from the source along a chain, in which this rank is `steps` places after the source.
 
-    Every rank but the last sends each byte once; it passes one segment on while the next comes in.
+    Every rank except the last sends each byte once, one segment while it receives the next.
     """
     n, rank = group.size(), group.rank()
     segments = x.view(-1).split(max(1, SEGMENT // x.element_size()))
@@ -116,7 +116,7 @@ def pass_along(x: Tensor, group: Group, *, steps: int) -> None:
 
 
 def dim_first(x: Tensor, dim: int) -> Tensor:
-    """x with `dim` in front and its rows in one block, as transports want them."""
+    """Move `dim` to the front and make the result contiguous, as transports require."""
     return x.movedim(dim, 0).contiguous()
 
 
@@ -125,5 +125,5 @@ def dim_back(x: Tensor, dim: int) -> Tensor:
 
 
 def row_bytes(x: Tensor) -> int:
-    """Bytes of one row along the first dim."""
+    """Return the bytes of one row along the first dim."""
     return x.element_size() * x.shape[1:].numel()

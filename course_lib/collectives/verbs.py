@@ -1,8 +1,8 @@
-"""The vocabulary: ten verbs, out of place unless `donated` or `into` says otherwise; all but the
-barrier also as a handle, with async_op=True.
+"""The ten verbs, which work out of place except with `donated` or `into`. With async_op=True, all
+except the barrier return a handle.
 
-A piece is what one rank holds of a tensor cut along `dim`; pieces may be uneven. Lesson 01 derives
-the ring behind all_reduce, all_gather and reduce_scatter, and the bytes each verb has to send.
+A piece is one rank's part of a tensor that is split along `dim`. Pieces may be uneven. Lesson 01
+derives the ring algorithm of all_reduce, all_gather and reduce_scatter, and each one's bytes.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from course_lib.collectives.transport import (
 def all_reduce(
     x: Tensor, group: Group, op: str = "sum", *, donated: bool = False, async_op: bool = False
 ):
-    """Every rank gets the reduction of all ranks' x.
+    """Reduce the x of all ranks, and return the result on every rank.
 
-    `donated`: the caller does not read x again, so its memory may become the result's.
+    With `donated`, the caller does not read x again, so the result may overwrite it.
     """
     check_member(group)
     x = without_history(x, "all_reduce")
     torch_op, _ = reduction(op)
-    if x.dtype == torch.bool:  # gloo adds the bytes: two Trues would make a 2 that is neither
+    if x.dtype == torch.bool:  # gloo adds bytes, so two Trues would give an invalid 2
         torch_op, _ = reduction({"sum": "max", "product": "min"}.get(op, op))
     with verb("all_reduce", x, group):
         fresh = x.contiguous() if donated else x.clone(memory_format=torch.contiguous_format)
@@ -71,10 +71,10 @@ def all_gather(
     into: Tensor | None = None,
     async_op: bool = False,
 ):
-    """Every rank gets all pieces, joined along `dim` in rank order.
+    """Join all pieces along `dim` in rank order, on every rank.
 
-    `sizes` are the pieces' lengths along `dim`; without it they are taken to be equal. `into` is
-    memory for the result, contiguous and not x's own, where equal pieces are joined along dim 0.
+    `sizes` are the pieces' lengths along `dim`; by default all are equal. `into` is contiguous
+    memory for the result, separate from x, and requires equal pieces joined along dim 0.
     """
     n, rank = size_and_rank(group)
     piece = dim_first(with_dims(x, "all_gather"), dim)  # (own, …)
@@ -88,7 +88,7 @@ def all_gather(
         out = into if ready else piece.new_empty((sum(sizes), *piece.shape[1:]))
         if len(set(sizes)) == 1:
             work = all_gather_single(out, piece, group, async_op=async_op)
-        else:  # gloo's all-gather refuses uneven pieces: each rank sends its own to every other
+        else:  # gloo's all-gather refuses uneven pieces, so each rank sends its own to all
             copies = piece.repeat(n, *[1] * (piece.dim() - 1))
             work = exchange(out, copies, sizes, [sizes[rank]] * n, group, async_op)
 
@@ -109,9 +109,9 @@ def reduce_scatter(
     *,
     async_op: bool = False,
 ):
-    """Every rank gets its own piece, along `dim`, of the reduction of all ranks' x.
+    """Reduce all ranks' x and give every rank its own piece of the result along `dim`.
 
-    `sizes` are the pieces' lengths; without it x is cut as torch.chunk would cut it.
+    `sizes` are the lengths of the pieces; by default x is split as torch.chunk would split it.
     """
     torch_op, reduce_local = reduction(op)
     n, rank = size_and_rank(group)
@@ -125,23 +125,23 @@ def reduce_scatter(
             out = whole.new_empty((length, *whole.shape[1:]))
             work = reduce_scatter_single(out, whole, torch_op, group, async_op=async_op)
             return deliver(work, lambda: dim_back(bring_back(out), dim), async_op)
-        # gloo's own reduce-scatter moves as much as an all-reduce. Sending each rank its piece and
-        # reducing on arrival moves half of that. Uneven pieces take the same road everywhere.
+        # gloo's own reduce-scatter sends as much as an all-reduce. Sending each rank its piece and
+        # reducing on arrival sends half of that. Uneven pieces use the same route on every backend.
         arrived = whole.new_empty((n * length, *whole.shape[1:]))
         work = exchange(arrived, whole, [length] * n, sizes, group, async_op)
 
         def finish() -> Tensor:
-            pieces = arrived.view(n, length, *arrived.shape[1:])  # (rank it came from, length, …)
+            pieces = arrived.view(n, length, *arrived.shape[1:])  # (source rank, length, …)
             return dim_back(bring_back(reduce_local(pieces)), dim)
 
         return deliver(work, finish, async_op)
 
 
 def broadcast(x: Tensor, group: Group, src: int = 0, *, async_op: bool = False):
-    """Every rank gets the x of rank `src` of the group; all hand over a tensor of that shape.
+    """Copy x from rank `src` of the group to every rank; all ranks pass a tensor of the same shape.
 
-    On gloo with three ranks or more, the asynchronous form takes gloo's tree, whose root sends
-    more than once; the synchronous one passes x along a chain, unless it is on a GPU.
+    On gloo with three or more ranks, the asynchronous form uses gloo's tree, whose root sends x
+    more than once. The synchronous form passes x along a chain unless x is on a GPU.
     """
     n, rank = size_and_rank(group, src, "src")
     x = without_history(x, "broadcast")
@@ -165,16 +165,16 @@ def scatter(
     like: Tensor | None = None,
     async_op: bool = False,
 ):
-    """Rank `src` cuts its x along `dim` (as reduce_scatter cuts); every rank gets its piece.
+    """Split x of rank `src` along `dim`, as reduce_scatter does; every rank gets its piece.
 
-    The other ranks pass None for x and, as `like`, any tensor with the whole's shape, dtype and
-    device: nothing about the shape crosses the wire.
+    The other ranks pass None for x. As `like` they pass any tensor with the shape, dtype and device
+    of the full tensor, because no shape is sent.
     """
     n, rank = size_and_rank(group, src, "src")
     tensor = x if rank == src else like
     if tensor is None:
-        missing = "x, the tensor to cut" if rank == src else "like=, the shape of what will come"
-        raise ValueError(f"scatter from rank {src}: rank {rank} has to pass {missing}")
+        missing = "x, the tensor to split" if rank == src else "like=, a tensor of x's shape"
+        raise ValueError(f"scatter from rank {src}: rank {rank} must pass {missing}")
     whole = with_dims(tensor, "scatter").movedim(dim, 0)  # (whole, …)
     sizes = piece_sizes(sizes, chunk_sizes(whole.shape[0], n), "scatter")
     check_whole(whole, sizes, "scatter", dim)
@@ -197,7 +197,7 @@ def gather(
     *,
     async_op: bool = False,
 ):
-    """Rank `dst` gets all pieces joined along `dim`, the others None. `sizes` as in all_gather."""
+    """Join all pieces along `dim` on rank `dst`, as all_gather does; the other ranks get None."""
     n, rank = size_and_rank(group, dst, "dst")
     piece = dim_first(with_dims(x, "gather"), dim)  # (own, …)
     sizes = piece_sizes(sizes, [piece.shape[0]] * n, "gather")
@@ -222,22 +222,22 @@ def all_to_all(
     like: Sequence[Tensor] | None = None,
     async_op: bool = False,
 ):
-    """Rank i gets piece i of every rank, as a list in rank order.
+    """Send piece i of every rank to rank i, which gets a list in the order of the source ranks.
 
-    Pieces may differ in shape. Where what arrives from a neighbour is shaped unlike what goes to
-    it, `like` says so: one tensor for each rank, of which only the shape counts.
+    Pieces may differ in shape. If the piece received from a rank has a different shape than the
+    piece sent to it, pass `like`: one tensor per rank, of which only the shape is used.
     """
     n, _ = size_and_rank(group)
     like = list(pieces) if like is None else list(like)
     if len(pieces) != n or len(like) != n:
         raise ValueError(
-            f"all_to_all among {n} ranks takes {n} pieces, one for each, and got {len(pieces)}"
+            f"all_to_all among {n} ranks takes {n} pieces, one per rank, but got {len(pieces)}"
             + (f" with {len(like)} shapes in like=" if len(like) != len(pieces) else "")
         )
     kinds = {str(piece.dtype) for piece in pieces}
     if len(kinds) > 1:
         raise ValueError(
-            f"all_to_all takes pieces of one dtype, and got {', '.join(sorted(kinds))}"
+            f"all_to_all takes pieces of one dtype, but got {', '.join(sorted(kinds))}"
         )
     outgoing = torch.cat([without_history(piece, "all_to_all").reshape(-1) for piece in pieces])
     sent = [piece.numel() for piece in pieces]
@@ -256,14 +256,14 @@ def all_to_all(
 
 
 def send(x: Tensor, group: Group, dst: int, *, async_op: bool = False):
-    """Hand x to rank `dst` of the group, which has to call recv."""
+    """Send x to rank `dst` of the group, which must call recv."""
     check_peer(group, dst, "dst")
     with verb("send", x, group, root=dst):
         outgoing, _ = on_wire(without_history(x, "send").contiguous(), "send", group)
         work = dist.isend(outgoing, group=group, group_dst=dst)
 
         def finish(keep: Tensor = outgoing) -> None:
-            """Holds the buffer until the transport has read it."""
+            """Keep the buffer alive until the transport has read it."""
 
         return deliver(work, finish, async_op)
 
@@ -277,7 +277,7 @@ def recv(
     device: torch.device | str = "cpu",
     async_op: bool = False,
 ):
-    """A tensor of that shape and dtype from rank `src` of the group, which has to call send."""
+    """Receive a tensor of the given shape and dtype from rank `src`, which must call send."""
     check_peer(group, src, "src")
     with verb("recv", None, group, root=src):
         out, bring_back = on_wire(
@@ -288,7 +288,7 @@ def recv(
 
 
 def barrier(group: Group) -> None:
-    """Return when every rank of the group has come this far."""
+    """Wait until every rank of the group has called this function."""
     check_member(group)
     with verb("barrier", None, group):
         dist.barrier(group)

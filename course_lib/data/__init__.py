@@ -1,8 +1,8 @@
-"""What a language model is trained on: text that is everywhere, a tokenizer of our own, batches.
+"""Training data for a language model: text that every machine has, our own tokenizer, and batches.
 
-In the order of reading: corpus (text to tokens), prepare (once, on one rank, told to the others,
-kept in a folder), batches (who gets which rows, and who has to get the same), tokenizer_file (a
-tokenizer that somebody else saved). Lesson 08.
+Reading order: corpus (text to tokens), prepare (rank 0 builds the corpus, sends it to the others
+and keeps it in a folder), batches (which rank gets which rows), tokenizer_file (a tokenizer that
+was saved elsewhere). Lesson 08.
 """
 
 from course_lib.data.batches import Batch, Batches

@@ -1,8 +1,8 @@
-"""Who gets which rows: tp ranks of one model the same, dp ranks different ones, none twice.
+"""Rows for each rank: the same for the tp ranks of a replica, different for each dp rank.
 
-All ranks know the one order of all rows, so each takes its own without a word, knows how many
-tokens count in the whole batch, and a run goes on where it stopped, on any number of dp ranks.
-Lesson 08 derives why.
+All ranks know the order of all rows, so each takes its own rows without communication and knows how
+many targets count in the global batch. A run can continue where it stopped, on any number of dp
+ranks. Lesson 08 explains why.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from course_lib.data.corpus import Corpus, bytes_of
 from course_lib.layout import heads as evenly
 from course_lib.ranks import axis
 
-IGNORED = -100  # the target of what does not count
-PADDING = 0  # an id behind a short document; nothing is learnt from it
+IGNORED = -100  # the target of a position that does not count
+PADDING = 0  # an id after the end of a short document; it is never a target
 
 
 class Batch(NamedTuple):
-    """This rank's rows of one step. A loss is a sum over all dp ranks' tokens, over `total`."""
+    """This rank's rows of a step. The loss is a sum over all dp ranks, divided by `total`."""
 
     ids: Tensor  # (b, s)
-    targets: Tensor  # (b, s), the ids that come next; −100 where none counts
-    count: int  # targets that count, in these rows
-    total: int  # and in the rows of all dp ranks together
+    targets: Tensor  # (b, s), the next ids; −100 at positions that do not count
+    count: int  # targets that count in these rows
+    total: int  # targets that count in the rows of all dp ranks together
     rows: tuple[int, ...]  # the numbers of these rows in the data
 
 
 class Batches:
-    """An endless iterator of batches; every epoch has each row once, in an order of its own.
+    """An endless iterator of batches that visits each row once per epoch, in a new order each time.
 
-    `rows` is the number of rows of a step on all dp ranks together, `length` that of a row.
-    `dp` is the mesh, or (index, count) of this rank among the dp ranks. The data are tokens in one
-    piece, or documents as a list of tensors, or a Corpus. With `pack`, rows are cut from all tokens
-    one after another; without, a row is a document or a cut of one, filled up with what does not
-    count. A batch may span the end of an epoch, so no row is left out.
+    `rows` is the number of rows per step on all dp ranks together, and `length` is the length of a
+    row. `dp` is the mesh, or (index, count) of this rank among the dp ranks. `data` is one tensor
+    of tokens, a list of documents as tensors, or a Corpus. With `pack`, rows are taken from all
+    tokens in sequence. Without it, a row is a document or a part of one, padded with positions that
+    do not count. A batch may cross the end of an epoch, so no row is left out.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Batches:
         self.rows, self.length, self.seed, self.pack, self.device = rows, length, seed, pack, device
         for name, value in (("rows", rows), ("length", length)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} has to be a whole number, 1 or more")
+                raise ValueError(f"{name}={value!r} must be an integer of 1 or more")
         self.index, self.ranks = _place_on(dp)
         if rows < self.ranks:
             raise ValueError(
-                f"rows={rows} of a step cannot be shared by {self.ranks} dp ranks: "
+                f"rows={rows} per step cannot be shared by {self.ranks} dp ranks, because "
                 f"{self.ranks - rows} of them would have none. Take rows={self.ranks} or more"
             )
         ends = torch.cat((starts[1:], starts.new_tensor([self.tokens.numel()])))
@@ -72,7 +72,7 @@ class Batches:
         if self.known < rows:
             raise ValueError(
                 f"{self.tokens.numel()} tokens in {starts.numel()} pieces make {self.known} rows "
-                f"of length={length}, and a step takes rows={rows}: take more text, shorter rows, "
+                f"of length={length}, but a step takes rows={rows}: take more text, shorter rows, "
                 "or fewer of them"
             )
         self._data = _fingerprint(self.tokens, ends)
@@ -81,7 +81,7 @@ class Batches:
 
     @property
     def known(self) -> int:
-        """How many rows there are in an epoch."""
+        """The number of rows in an epoch."""
         return self._first.numel()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -96,7 +96,7 @@ class Batches:
         places = self._first[own, None] + along  # (b, s + 1)
         counts = self._valid[own, None] > along[:-1]  # (b, s)
         ids = self.tokens[places.clamp(max=self.tokens.numel() - 1)].long()
-        # A row of n targets has n + 1 tokens; what lies behind them is another document's.
+        # A row of n targets has n + 1 tokens; the tokens after them belong to another document.
         real = self._valid[own, None] >= along[:-1]  # (b, s)
         targets = torch.where(counts, ids[:, 1:], IGNORED)
         inputs = torch.where(real, ids[:, :-1], PADDING)
@@ -109,27 +109,27 @@ class Batches:
         )
 
     def state(self) -> dict:
-        """Where the next step begins, as plain numbers for a JSON file."""
+        """Return the position of the next step and the settings, as plain data for a JSON file."""
         return {**self._settings(), "epoch": self._epoch, "position": self._position}
 
     def restore(self, state: Mapping) -> None:
-        """Go on where `state` was taken, on any number of dp ranks, or refuse."""
+        """Continue from `state`, on any number of dp ranks, or raise if that is impossible."""
         own = self._settings()
         lost = sorted({*own, "epoch", "position"} - set(state))
         if lost:
-            raise ValueError(f"this is no state of Batches: it has no {', '.join(lost)}")
+            raise ValueError(f"this is not a state of Batches: it lacks {', '.join(lost)}")
         for key, value in own.items():
             if state[key] != value:
-                what = "of other data" if key == "data" else f"by {key}={state[key]!r}"
+                what = "from different data" if key == "data" else f"with {key}={state[key]!r}"
                 raise ValueError(
-                    f"the state was taken {what}, and here {key}={value!r}: its next rows cannot "
-                    "be found. Go on with the same, or begin at the beginning"
+                    f"the state was taken {what}, but here {key}={value!r}, so its next rows "
+                    "cannot be found. Continue with the same value, or start from the beginning"
                 )
         epoch, position = state["epoch"], state["position"]
         whole = all(isinstance(x, int) and not isinstance(x, bool) for x in (epoch, position))
         if not whole or epoch < 0 or not 0 <= position < self.known:
             raise ValueError(
-                f"the state says epoch={epoch!r}, position={position!r}; an epoch is 0 or more, "
+                f"the state has epoch={epoch!r}, position={position!r}, but an epoch is 0 or more, "
                 f"and positions are 0 to {self.known - 1}"
             )
         self._epoch, self._position = epoch, position
@@ -140,7 +140,7 @@ class Batches:
         return {**{key: getattr(self, key) for key in keys}, "data": self._data}
 
     def _take(self, count: int) -> Tensor:
-        """The next rows of the one order; behind an epoch's last comes the next epoch's first."""
+        """Take the next `count` rows in order, and begin a new epoch after the last row."""
         taken = self._order[self._position : self._position + count]
         self._position += taken.numel()
         if self._position == self.known:
@@ -157,20 +157,20 @@ class Batches:
 
 
 def _joined(data: Tensor | Sequence[Tensor] | Corpus) -> tuple[Tensor, Tensor]:
-    """All tokens in one piece, on the CPU, and where each document begins."""
+    """Return all tokens in one tensor on the CPU, and the position where each document begins."""
     if isinstance(data, Corpus):
         return data.tokens, data.starts
     pieces = [data] if isinstance(data, Tensor) else list(data)
     for piece in pieces:
         if not isinstance(piece, Tensor) or piece.dim() != 1 or piece.is_floating_point():
             found = tuple(piece.shape) if isinstance(piece, Tensor) else type(piece).__name__
-            raise ValueError(f"data are whole numbers in tensors of one dim, and here is {found}")
+            raise ValueError(f"data must be integers in tensors of one dim, but got {found}")
     if not pieces:
         raise ValueError("there are no documents to take rows from")
     lengths = torch.tensor([piece.numel() for piece in pieces], device="cpu")
     tokens = torch.cat([piece.detach().cpu() for piece in pieces])
     if tokens.numel() and int(tokens.min()) < 0:
-        raise ValueError(f"the data hold the id {int(tokens.min())}: ids are 0 or more")
+        raise ValueError(f"the data contain the id {int(tokens.min())}, but ids are 0 or more")
     return tokens, lengths.cumsum(0) - lengths
 
 
@@ -180,12 +180,12 @@ def _place_on(dp: tuple[int, int] | DeviceMesh) -> tuple[int, int]:
         return group.rank(), group.size()
     index, count = dp
     if not 0 <= index < count:
-        raise ValueError(f"dp={tuple(dp)} is (index, count): the index is 0 to {count - 1}")
+        raise ValueError(f"dp={tuple(dp)} is (index, count); the index is 0 to {count - 1}")
     return index, count
 
 
 def _rows_of(starts: Tensor, ends: Tensor, length: int, *, short: bool) -> tuple[Tensor, Tensor]:
-    """Each row's first token, and how many of its targets count: the last token has none."""
+    """Return each row's first position and number of targets; a document's last token has none."""
     first, valid = [], []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         for at in range(start, end - 1, length):

@@ -1,7 +1,7 @@
-"""Text to tokens: the standard library's own sources, and a tokenizer trained on them.
+"""Text and tokens: the sources of Python's standard library, and a tokenizer trained on them.
 
-The text lies on every machine that runs Python, so nothing has to be fetched. The vocabulary is
-divisible by neither 2, 3 nor 4, so that a cut of it is uneven wherever it can be. Lesson 08.
+Every machine that runs Python has this text, so nothing is downloaded. The vocabulary size is not
+divisible by 2, 3 or 4, so it is sharded unevenly on 2, 3 and 4 ranks. Lesson 08.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch import Tensor
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-END = "<|end|>"  # stands after every document, and is word 0
+END = "<|end|>"  # follows every document, and is entry 0
 VOCABULARY = 2039  # a prime
 MOST_BYTES = 2_000_000
-BYTES = 256  # every byte is a word, so that no text is unknown
+BYTES = 256  # every byte is a vocabulary entry, so no text is unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Documents as tokens, one after another, each with the word `END` behind it."""
+    """Documents as tokens, one after another, each followed by the token `END`."""
 
     tokens: Tensor  # (all tokens,), int32, on the CPU
     starts: Tensor  # (documents,), int64: where each document begins
@@ -44,16 +44,16 @@ class Corpus:
         return self.tokenizer.get_vocab_size()
 
     def ids(self, text: str) -> Tensor:
-        """A prompt as (1, s) token ids."""
+        """Encode a prompt as (1, s) token ids."""
         return torch.tensor([self.tokenizer.encode(text).ids], dtype=torch.int64, device="cpu")
 
     def text(self, ids: Tensor) -> str:
-        """Token ids of one row as text; `END` shows as itself."""
+        """Decode the token ids of one row to text, in which each `END` token appears as text."""
         return self.tokenizer.decode(ids.reshape(-1).tolist(), skip_special_tokens=False)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with any token, with where a document begins, and with the tokenizer."""
+        """A digest that changes with any token, any document's start, or the tokenizer."""
         digest = hashlib.sha256(self.tokenizer_json.encode())
         for numbers in (self.tokens, self.starts):
             digest.update(f" {numbers.dtype} {numbers.numel()} ".encode())
@@ -62,16 +62,16 @@ class Corpus:
 
 
 def corpus(most_bytes: int = MOST_BYTES, folder: str | os.PathLike | None = None) -> list[str]:
-    """Python's own sources as documents, in the order of their names, the last of them cut after a
-    line. The same list on every machine with the same Python; `folder` reads another place.
-    """
+    """Return Python's own sources as documents, sorted by path; the last document ends with a full
+    line. The list is the same on every machine with the same Python. `folder` replaces Python's
+    own."""
     root = Path(sysconfig.get_path("stdlib") if folder is None else folder)
     documents, room = [], most_bytes
     for file in _sources(root):
         raw = file.read_bytes()
         try:
             text = raw[: raw.rfind(b"\n", 0, room) + 1 if len(raw) > room else None].decode()
-        except UnicodeDecodeError:  # a source may say that it is written in something else
+        except UnicodeDecodeError:  # a source may declare a different encoding
             continue
         if text.strip():
             documents.append(text.replace("\r\n", "\n"))
@@ -80,18 +80,18 @@ def corpus(most_bytes: int = MOST_BYTES, folder: str | os.PathLike | None = None
             break
     if not documents:
         raise ValueError(
-            f"no Python source lies under {root}, or no line of one in most_bytes={most_bytes}: "
-            "this Python may have come without its sources. Raise most_bytes, or pass documents"
+            f"there is no Python source under {root}, or no line within most_bytes={most_bytes}. "
+            "This Python may have come without sources. Raise most_bytes, or pass documents"
         )
     return documents
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    """The library's own modules; not its tests, not what was installed beside it."""
+    """Yield the standard library's own modules, without its tests and installed packages."""
     found = []
     for folder, inner, files in os.walk(root):
         inner[:] = [name for name in inner if not _left_out(name)]
-        # _sysconfigdata says how this Python was built, which differs from machine to machine.
+        # _sysconfigdata describes how this Python was built, which differs from machine to machine.
         names = [f for f in files if f.endswith(".py") and not f.startswith("_sysconfigdata")]
         found += [Path(folder, name) for name in names]
     return iter(sorted(found, key=lambda file: file.relative_to(root).as_posix()))
@@ -103,7 +103,7 @@ def _left_out(folder: str) -> bool:
 
 
 def fingerprint_of(documents: Sequence[str]) -> str:
-    """Changes with any letter, and with where one document ends and the next begins."""
+    """Compute a digest that changes with any character and with any document boundary."""
     digest = hashlib.sha256()
     for document in documents:
         raw = document.encode()
@@ -113,11 +113,11 @@ def fingerprint_of(documents: Sequence[str]) -> str:
 
 
 def train_tokenizer(documents: Sequence[str], vocabulary: int = VOCABULARY) -> Tokenizer:
-    """Byte-level pairs merged, the most frequent first, until there are exactly so many words."""
+    """Train a tokenizer that merges frequent byte-level pairs until it has `vocabulary` entries."""
     if vocabulary <= BYTES + 1:
         raise ValueError(
-            f"vocabulary={vocabulary} has to be above {BYTES + 1}: {BYTES} bytes and {END} are "
-            "words before any is merged"
+            f"vocabulary={vocabulary} must be above {BYTES + 1}, because {BYTES} bytes and {END} "
+            "are entries before the first merge"
         )
     made_of = made_of_tokenizers()
     tokenizer = made_of.Tokenizer(made_of.models.BPE())
@@ -133,14 +133,14 @@ def train_tokenizer(documents: Sequence[str], vocabulary: int = VOCABULARY) -> T
     if tokenizer.get_vocab_size() != vocabulary:
         raise ValueError(
             f"{len(documents)} documents of {sum(map(len, documents))} letters together give "
-            f"{tokenizer.get_vocab_size()} words and not vocabulary={vocabulary}: no pair is left "
-            "to merge. Take more text (most_bytes=…), or a smaller vocabulary"
+            f"{tokenizer.get_vocab_size()} entries instead of vocabulary={vocabulary}, because no "
+            "pair is left to merge. Take more text (most_bytes=…), or a smaller vocabulary"
         )
     return tokenizer
 
 
 def encode(documents: Sequence[str], tokenizer: Tokenizer) -> Corpus:
-    """All documents as tokens. A document that holds the letters of `END` does not end there."""
+    """Encode all documents. The characters of `END` inside a document are ordinary text."""
     if not documents:
         raise ValueError("there is no document to encode")
     tokenizer.encode_special_tokens = True  # letters stay letters
@@ -150,7 +150,7 @@ def encode(documents: Sequence[str], tokenizer: Tokenizer) -> Corpus:
         tokenizer.encode_special_tokens = False
     end = tokenizer.token_to_id(END)
     if end is None:
-        raise ValueError(f"this tokenizer has no word {END!r} to stand between documents")
+        raise ValueError(f"this tokenizer has no entry {END!r} to separate documents")
     parts = [torch.tensor([*one.ids, end], dtype=torch.int32, device="cpu") for one in encoded]
     lengths = torch.tensor([part.numel() for part in parts], device="cpu")
     return Corpus(torch.cat(parts), lengths.cumsum(0) - lengths, tokenizer.to_str())
@@ -165,6 +165,6 @@ def made_of_tokenizers():
         import tokenizers
     except ImportError as error:
         raise ImportError(
-            "a tokenizer takes the package tokenizers: pip install 'course_lib[huggingface]'"
+            "a tokenizer needs the package tokenizers: pip install 'course_lib[huggingface]'"
         ) from error
     return tokenizers

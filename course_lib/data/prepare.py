@@ -1,7 +1,7 @@
-"""One rank reads, trains and encodes; the others hear the result, so no disk has to be shared.
+"""The corpus on all ranks: rank 0 reads text, trains a tokenizer, encodes, and sends the result.
 
-What is kept in a folder is used again only if it was made of the same text by the same settings,
-and is whole. Nothing in it is a pickle. Lesson 08.
+The ranks therefore need no shared disk. A folder's files are used again only if they are complete
+and were made from the same text with the same settings. They contain no pickle. Lesson 08.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from course_lib.data.corpus import (
 from course_lib.files import write_whole
 
 TOKENIZER, TOKENS = "tokenizer.json", "tokens.safetensors"
-FORM = 1  # of the files in a folder; a new form makes them anew
+FORM = 1  # format of the files in a folder; a new number has them rebuilt
 
 
 def prepare(
@@ -39,11 +39,11 @@ def prepare(
     most_bytes: int = MOST_BYTES,
     documents: Sequence[str] | None = None,
 ) -> Corpus:
-    """The same corpus on every rank of the group (None: this process alone), made by its rank 0.
+    """Build the corpus on rank 0 and return it on every rank of the group (None means one process).
 
-    `documents` are texts of your own, in place of Python's sources; only rank 0 needs them.
-    `folder`, which only rank 0 looks at, keeps the tokenizer and the tokens for the next time.
-    Every rank has to call this; what fails on rank 0 is raised on all.
+    `documents` are your own texts instead of Python's sources, and only rank 0 needs them. Only
+    rank 0 uses `folder`, which keeps the tokenizer and the tokens for the next run. Every rank must
+    call this. A failure on rank 0 raises on all ranks.
     """
     if group is None:
         return _made(folder, vocabulary, most_bytes, documents)
@@ -59,12 +59,12 @@ def prepare(
     if problem is not None:
         raise problem
     if reply[1] is not None:
-        raise RuntimeError(f"rank {rank}: rank 0 could not prepare the corpus: {reply[1]}")
+        raise RuntimeError(f"rank {rank}: rank 0 could not prepare the corpus ({reply[1]})")
     heard = reply[0]
     same_everywhere(
         (vocabulary, most_bytes, heard.fingerprint),
         [group],
-        "the corpus of {ranks} is not that of {first}, or was asked for by other settings",
+        "the corpus of {ranks} is not that of {first}, or was requested with different settings",
         f"here vocabulary={vocabulary}, most_bytes={most_bytes}: pass the same on every rank",
     )
     return heard
@@ -76,7 +76,7 @@ def _made(
     most_bytes: int,
     documents: Sequence[str] | None,
 ) -> Corpus:
-    """From the folder, if what is there will do; made anew and put there if not."""
+    """Load the corpus from the folder if it matches the settings; otherwise build and store it."""
     documents = corpus(most_bytes) if documents is None else list(documents)
     if folder is None:
         return encode(documents, train_tokenizer(documents, vocabulary))
@@ -86,14 +86,14 @@ def _made(
         try:
             return _kept(folder, settings)
         except _Unfit as why:
-            warnings.warn(f"{folder}: {why}; it is made anew", stacklevel=3)
+            warnings.warn(f"{folder}: {why}; it is built again", stacklevel=3)
     made = encode(documents, train_tokenizer(documents, vocabulary))
     _keep(made, folder, settings)
     return made
 
 
 class _Unfit(Exception):
-    """Why what is in the folder cannot be used."""
+    """The reason why the corpus in the folder cannot be used."""
 
 
 def _kept(folder: Path, settings: dict) -> Corpus:
@@ -106,14 +106,14 @@ def _kept(folder: Path, settings: dict) -> Corpus:
     except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
         raise _Unfit(f"the corpus kept there is damaged ({error})") from error
     if {key: told.get(key) for key in settings} != settings:
-        raise _Unfit("the corpus kept there was made of another text, or by other settings")
+        raise _Unfit("the corpus kept there was built from different text or settings")
     if told.get("fingerprint") != made.fingerprint:
-        raise _Unfit("the corpus kept there is damaged (its numbers are not those written)")
+        raise _Unfit("the corpus kept there is damaged (its tokens differ from those written)")
     return made
 
 
 def _keep(made: Corpus, folder: Path, settings: dict) -> None:
-    """Each file gets its name when it is whole; the tokens come last, and vouch for both."""
+    """Write each file fully before it gets its name; the tokens are last and confirm both files."""
     _, save = _safetensors()
     folder.mkdir(parents=True, exist_ok=True)
     told = json.dumps({**settings, "fingerprint": made.fingerprint})
@@ -128,6 +128,6 @@ def _safetensors():
         from safetensors.torch import save
     except ImportError as error:
         raise ImportError(
-            "keeping a corpus in a folder takes safetensors: pip install 'course_lib[huggingface]'"
+            "keeping a corpus in a folder needs safetensors: pip install 'course_lib[huggingface]'"
         ) from error
     return safetensors, save

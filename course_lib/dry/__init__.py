@@ -1,8 +1,8 @@
-"""A dry run: the very code of `course train` as any rank of any world, without memory or network.
+"""Dry run of `course train`'s code as any rank of any world size, without memory or network.
 
-In the order of reading: alone, as_on_cpu, shapes, step, command. The model
-is made of shapes on torch's meta device, the other ranks of torch's fake group; ledger and meter
-count what the code does, at sizes that no test machine has. Lesson 15.
+Reading order: `alone`, `as_on_cpu`, `shapes`, `step`, `command`. The model consists of shapes on
+torch's meta device, and torch's fake group replaces the other ranks. The ledger and the meter count
+bytes at sizes that no test machine has. Lesson 15.
 """
 
 from course_lib.dry.alone import alone

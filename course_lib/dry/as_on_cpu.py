@@ -1,8 +1,8 @@
-"""What shapes would not keep in memory, and a real rank on a CPU does: two modes for a dry run.
+"""Two modes for a dry run that keep in memory whatever a real rank on a CPU would keep.
 
-For attention on meta torch falls back to the plain products, which keep all pairs of tokens; and
-its fake group lets go of a message at once, while gloo and NCCL keep it as long as its handle
-lives. Lesson 15.
+For attention on meta, torch falls back to plain matrix products, which keep the scores of all pairs
+of tokens. torch's fake group frees a message at once, while gloo and NCCL keep it as long as its
+handle is alive. Lesson 15.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 class AsOnCpu(TorchFunctionMode):
-    """Within it, `scaled_dot_product_attention` of shapes takes the kernel that torch would take
-    for the same call on a CPU, and keeps what that keeps."""
+    """A mode in which `scaled_dot_product_attention` of shapes uses the kernel that torch would
+    choose on a CPU, and saves the same tensors."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention and args[0].is_meta:
             return _attention(*args, **kwargs)
-        if function is Tensor.backward:  # torch lets a mode rest in a call that it answers
+        if function is Tensor.backward:  # torch disables a mode inside a call that it handles
             return self._backward(*args, **kwargs)
         return function(*args, **kwargs)
 
     def _backward(self, loss: Tensor, gradient: Tensor | None = None, **options: object) -> None:
-        """What is recomputed in a backward is attention too. Handed over as an edge of the graph, a
-        loss is no call for a mode to answer, and the mode stays."""
+        """Run the backward pass in this mode, because it may recompute attention. torch pauses a
+        mode in a call with a tensor, so the loss is passed as an edge of the graph."""
         with self:
             torch.autograd.backward(get_gradient_edge(loss), grad_tensors=gradient, **options)
 
@@ -65,17 +65,17 @@ def _attention(
 
 
 def _on_cpu(x: Tensor) -> Tensor:
-    """A tensor of this shape on the CPU, all of whose rows are one."""
+    """Return a tensor of this shape on the CPU, whose rows share one row of memory."""
     return torch.empty(x.shape[-1], dtype=x.dtype, device="cpu").expand(x.shape)
 
 
 class UnderWay(LightMode):
-    """Within it, the tensors of every collective live as long as its handle."""
+    """A mode in which the tensors of every collective live as long as its handle."""
 
     def __init__(self) -> None:
         super().__init__()
         self._tensors: WeakKeyDictionary[dist.Work, list[Tensor]] = WeakKeyDictionary()
-        self._newest: dist.Work | None = None  # until the next operation: by then its caller has it
+        self._newest: dist.Work | None = None  # kept until its caller has it
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self._newest = None

@@ -1,7 +1,7 @@
-"""`course dry-run`: from a command line to a report of what is sent, what is held, and the peak.
+"""`course dry-run`: a command that reports traffic, memory in use and peak memory.
 
-Exit code 0 is good, 1 says that the closed forms are not what was counted, 2 is a wrong call.
-Lesson 15.
+The exit code is 0 for success, 1 if the closed forms differ from the counts, and 2 for invalid
+arguments. Lesson 15.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from course_lib.train.options import Refused, parser
 
 PROG = "course dry-run"
 ABOUT = """\
-Count a step of `course train` as one rank of any world, on shapes alone, without memory or network:
-what it sends over each axis, what it holds, its peak.
+Count the bytes that one rank of `course train` sends over each axis in a step,
+its memory in use and its peak memory. Only shapes are used, without a network.
 
-  --world N      how many ranks there are; with --tp they make dp × tp
-  --rank R       which of them this is (0)
-  --config FILE  a model's config.json (GPT-2's, Llama's), or a file of the options below
-  --json         one JSON document on standard output
+  --world N      number of ranks, which form a mesh of dp × tp (required)
+  --rank R       rank to count, from 0 to N - 1 [default: 0]
+  --config FILE  config.json of a GPT-2 or Llama model, or a JSON file with an
+                 object of the options below
+  --json         print one JSON document to standard output
 
-The other options are those of `course train`; text, weights and checkpoints are not looked at.
-Where nothing else is typed there is one sequence for each replica and micro-batch, as long as the
-config allows.
+The other options are those of `course train`. Text, weights and checkpoints are
+not read. By default, a step has one sequence per micro-batch in each replica,
+and with a config.json a sequence has the maximum length in it.
     course dry-run --world 512 --tp 8 --stage 3 --config config.json
-    course dry-run --world 64 --tp 4 --stage 2 --hidden 4096 --layers 32 --heads 32 --length 2048
+    course dry-run --world 64 --tp 4 --stage 2 --hidden 4096 --layers 32 \\
+        --heads 32 --length 2048
 
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run it and say what came of it; the exit code."""
+    """Run the dry run, print its report and return the exit code."""
     if {"-h", "--help"} & set(argv):
         print(ABOUT + parser(PROG).format_help())
         return 0
@@ -54,19 +56,19 @@ def main(argv: Sequence[str]) -> int:
 
 
 def lines(options: Sized, counted: DryRun) -> Iterator[str]:
-    """The report, line by line."""
+    """Yield the report, line by line."""
     offload = f", offload {options.offload}" if options.offload != "none" else ""
     yield (
         f"rank {counted.rank} of {counted.world}: dp {counted.dp} × tp {counted.tp}, ZeRO stage "
-        f"{options.stage}{offload}, {options.precision}; {counted.parameters:,} parameters after "
-        "the cut over tp"
+        f"{options.stage}{offload}, {options.precision}, {counted.parameters:,} parameters after "
+        "sharding over tp"
     )
     yield (
         f"a step of {options.rows:,} sequences of {options.length:,} tokens on all ranks, in "
         f"{options.accumulate} micro-batch(es)"
     )
     yield ""
-    rows = [("axis", "verb", "for", "calls", "handed over", "must send", "")]
+    rows = [("axis", "verb", "for", "calls", "payload", "must send", "")]
     for row in counted.verbs:
         counts = [f"{n:,}" for n in (row.calls, row.payload, row.must)]
         rows.append((row.axis, row.verb, row.label, *counts, rounded(row.must)))
@@ -84,14 +86,14 @@ def lines(options: Sized, counted: DryRun) -> Iterator[str]:
         yield f"peak of the host: {in_bytes(counted.host_peak)}"
     yield ""
     yield _beside_formulas(counted)
-    yield f"counted in {counted.seconds:.1f} s, as a rank on a CPU with gloo does it"
+    yield f"counted in {counted.seconds:.1f} s, for a rank on a CPU with gloo"
 
 
 def _beside_formulas(counted: DryRun) -> str:
     differences = counted.differences()
     if differences:
-        return f"the closed forms say otherwise: {'; '.join(differences)}"
-    text = "the closed forms say the same of all that is held and sent, to the byte"
+        return f"the closed forms differ: {'; '.join(differences)}"
+    text = "the closed forms give the same memory and traffic, to the byte"
     if "peak" not in counted.estimate:
-        return f"{text}; they have no peak for attention dropout"
+        return f"{text}; they give no peak for attention dropout"
     return f"{text}, and estimate a peak of {in_bytes(counted.estimate['peak'])}"

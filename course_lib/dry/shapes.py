@@ -1,6 +1,6 @@
-"""What a dry run is of: `course train`'s options, and a model by its config.json or its sizes.
+"""The input of a dry run: the options of `course train`, and a model's config.json or sizes.
 
-No weights are read, no text and no tokenizer: of the vocabulary its size is enough. Lesson 15.
+A dry run reads no weights, text or tokenizer, because the vocabulary size is enough. Lesson 15.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from course_lib.train import checks
 from course_lib.train.options import OF_A_NEW_MODEL, Options, Refused, flag
 from course_lib.train.options import parse as parse_train
 
-OF_A_RUN = ("from_", "resume", "ranks", "plot")  # what a run of shapes has nothing to do with
+OF_A_RUN = ("from_", "resume", "ranks", "plot")  # options without meaning for shapes
 
 
 @dataclass(frozen=True)
 class Sized(Options):
-    """The options of a run, and the config of its model, where a config.json has it."""
+    """The options of a run, with the model's config if it was read from a config.json."""
 
     model: Config | None = None
 
@@ -40,7 +40,7 @@ class Sized(Options):
 
 
 def parse(argv: Sequence[str], prog: str) -> tuple[Sized, int, int]:
-    """(options, world, rank) from a command line.
+    """Parse a command line into (options, world, rank).
 
     `--config` names a model's config.json, or a file of `course train`'s options."""
     reader = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
@@ -50,24 +50,24 @@ def parse(argv: Sequence[str], prog: str) -> tuple[Sized, int, int]:
     reader.add_argument("--config")
     own, rest = reader.parse_known_args(list(argv))
     if own.world is None:
-        raise Refused("--world is missing: of how many ranks is this to be one?")
+        raise Refused("--world is missing: pass the number of ranks of the run")
     config, rest = _model_of(own.config, rest)
     options = parse_train(rest, prog)
     return sized(options, own.world, config=config), own.world, own.rank
 
 
 def sized(options: Options, world: int, *, config: Config | None = None) -> Sized:
-    """Options filled up for a dry run: as long a sequence as the model takes, and one for each
-    replica and micro-batch, where nothing else was typed."""
+    """Complete the options for a dry run. By default, sequences are as long as the model allows,
+    and there is one for each replica and micro-batch."""
     strange = [name for name in OF_A_RUN if name in options.typed and getattr(options, name)]
     if strange:
         raise Refused(
-            f"{flag(strange[0])} is of a run with numbers, and this one has shapes alone: name the "
-            "model with --config or by its sizes, and the ranks with --world"
+            f"{flag(strange[0])} is for a run with values, but a dry run has only shapes: name the "
+            "model with --config or by its sizes, and give the number of ranks with --world"
         )
     sizes = [name for name in options.typed if config is not None and name in OF_A_NEW_MODEL]
     if sizes:
-        raise Refused(f"{flag(sizes[0])} is a size, and --config has them all: leave one out")
+        raise Refused(f"{flag(sizes[0])} is a size, but --config sets all sizes: leave one out")
     if config is not None and "length" not in options.typed:
         options = replace(options, length=config.length)
     if "rows" not in options.typed and options.tp >= 1:
@@ -78,15 +78,15 @@ def sized(options: Options, world: int, *, config: Config | None = None) -> Size
 
 
 def check(options: Sized, world: int, rank: int) -> None:
-    """Refuse what no such run can be; what `course train` refuses, in the same words."""
+    """Raise Refused for an impossible run, with the same messages as `course train`."""
     if world < 1:
-        raise Refused(f"--world {world} has to be 1 or more")
+        raise Refused(f"--world {world} must be 1 or more")
     try:
         check_gpus(world, "--world")
     except ValueError as error:
         raise Refused(str(error)) from None
     if not 0 <= rank < world:
-        raise Refused(f"--rank {rank}: of a world of {world} the ranks are 0 to {world - 1}")
+        raise Refused(f"--rank {rank}: the ranks of a world of {world} are 0 to {world - 1}")
     checks.check(options, world, tokenizer=False)
     longest = options.config().length
     if options.length > longest:
@@ -97,7 +97,7 @@ def check(options: Sized, world: int, rank: int) -> None:
 
 
 class ShapeBatches:
-    """Micro-batches without numbers, of this rank's share of the rows."""
+    """Micro-batches without values, for this rank's share of the rows."""
 
     def __init__(self, options: Options, mesh: DeviceMesh):
         dp = mesh.get_group("dp")
@@ -105,13 +105,13 @@ class ShapeBatches:
         self.tokens = options.micro_rows * options.length
 
     def next_batch(self) -> Batch:
-        """(b, s) ids and targets, all of which count."""
+        """Return (b, s) ids and targets, all of which count."""
         ids, targets = (torch.empty(self.shape, dtype=torch.long, device="meta") for _ in range(2))
         return Batch(ids, targets, ids.numel(), self.tokens, ())
 
 
 def _model_of(path: str | None, rest: list[str]) -> tuple[Config | None, list[str]]:
-    """The config that a file has, if it is a model's; a file of options goes on to those."""
+    """Return (the model's config, remaining options); a file of options stays among the latter."""
     if path is None:
         return None, rest
     try:
@@ -124,8 +124,8 @@ def _model_of(path: str | None, rest: list[str]) -> tuple[Config | None, list[st
     if config is None:
         raise Refused(
             f"--config {path}: model_type={keys['model_type']!r} is none of {', '.join(TRAITS)}, "
-            "whose code is here to be run; give sizes: --hidden, --layers, --heads, --vocabulary. "
-            f"What its states take, `course estimate --config {path}` says"
+            "which this course can run. Give sizes: --hidden, --layers, --heads, --vocabulary. "
+            f"`course estimate --config {path}` shows the memory of this model's states"
         )
     return config, rest
 

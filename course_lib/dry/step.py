@@ -1,7 +1,7 @@
 """One optimizer step of `course train`'s own code, as rank r of N, counted by ledger and meter.
 
-The step before it makes the optimizer's states and teaches the order of the units, as in a real
-run; what is counted is the second. Lesson 15.
+The first step creates the optimizer's states and records the order of the units, as in a real run.
+The second step is counted. Lesson 15.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from course_lib.train.model import make_model
 from course_lib.train.options import Options
 from course_lib.train.step_meter import APART, Meter, VerbCounts
 
-NOWHERE = Path("runs")  # names the files of an offload, of which none is made
+NOWHERE = Path("runs")  # for the names of offload files, which are never written
 STEPS = 2
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What one rank of a run sends in a step, holds between two, and needs at the most.
+    """One rank's traffic in a step, its memory between steps, and its peak memory.
 
-    Bytes are this rank's. `held_by_kind` and `held_by_tier` sort the same bytes twice; `peak` is
-    the device's, `host_peak` the host's; `verbs` are all messages; `estimate` has the closed forms
-    under the same names. `seconds` is what the dry run itself took."""
+    Bytes are for this rank. `held_by_kind` and `held_by_tier` classify the same bytes in two ways.
+    `peak` is for the device and `host_peak` for the host. `verbs` lists all messages. `estimate`
+    has the closed forms' values by name. `seconds` is the time of the dry run itself."""
 
     world: int
     rank: int
     dp: int
     tp: int
-    parameters: int  # of this rank's part over tp
+    parameters: int  # of this rank's shard over tp
     held: int
     held_by_tier: dict[str, int]
     held_by_kind: dict[str, int]
@@ -55,7 +55,7 @@ class DryRun:
     seconds: float
 
     def calls(self, axis: str | None = None, verb: str | None = None) -> int:
-        """How many messages carry the step itself; those that say something of it are left out."""
+        """Count the messages of the step itself, without messages that only report on it."""
         return sum(
             row.calls
             for row in self.verbs
@@ -63,23 +63,23 @@ class DryRun:
         )
 
     def differences(self) -> list[str]:
-        """Where what was counted is not what the closed forms say: nowhere, to the byte."""
+        """List the counts that differ from the closed form by any byte; normally there are none."""
         return [
-            f"{name} {getattr(self, name)}, and by formula {self.estimate[name]}"
+            f"{name} {getattr(self, name)}, but by formula {self.estimate[name]}"
             for name in ("held_by_tier", "held_by_kind", "sent_by_axis")
             if getattr(self, name) != self.estimate[name]
         ]
 
     def as_dict(self) -> dict:
-        """Plain data, for JSON."""
+        """Return the fields as plain data for JSON."""
         return {**asdict(self), "verbs": [row._asdict() for row in self.verbs]}
 
 
 def run(options: Options, world: int, rank: int = 0) -> DryRun:
-    """Run a step of these options as rank `rank` of `world`, without memory or network.
+    """Run a step with these options as rank `rank` of `world`, without memory or network.
 
-    The process must be in no group of ranks. Memory and roads of messages are those of a rank on
-    the CPU, with gloo. What cannot be such a run raises Refused, as `course train` does."""
+    The process must not be in a process group. Memory and message routes are the same as on a CPU
+    with gloo. Like `course train`, it raises Refused if such a run is impossible."""
     began = time.perf_counter()
     options = options if isinstance(options, Sized) else sized(options, world)
     check(options, world, rank)

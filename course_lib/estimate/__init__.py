@@ -1,7 +1,7 @@
-"""Closed forms of what a rank holds, needs and sends; tests hold them against ledger and meter.
+"""Closed forms of the bytes that a rank holds, needs and sends, tested with ledger and meter.
 
-In the order of reading: shape, deepspeed, memory, over_tp, activations, peak, traffic, setting,
-fit, ladder. Lesson 12.
+Reading order: shape, deepspeed, memory, over_tp, activations, peak, traffic, setting, fit, ladder.
+Lesson 12.
 """
 
 from course_lib.estimate.activations import ActivationBytes, kept

@@ -1,7 +1,7 @@
-"""What a forward of our decoder keeps for its backward, tensor by tensor, in closed form.
+"""The bytes that a forward pass of our decoder keeps for its backward pass, in closed form.
 
-Counted from what each operation's gradient reads: a product its input, a norm its input, attention
-q, k, v and its output. Lesson 06 counts a block, lesson 12 adds it to the states.
+Each operation keeps what its gradient needs: products and norms keep their input, attention keeps
+q, k, v and its output. Lesson 06 counts a block, and lesson 12 adds it to the states.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from course_lib.estimate.over_tp import norm_bytes, part_of
 from course_lib.gpt import Config
 
-NARROW = 4  # bytes of a norm's and attention's own sums, whatever the model's width is
-RNG = 5056  # bytes: the state of the CPU's generator, kept for each block that is run again
+NARROW = 4  # bytes of an element in the sums of norms and attention, at any model width
+RNG = 5056  # bytes of the CPU generator's state, kept for each recomputed block
 
 
 @dataclass(frozen=True)
 class ActivationBytes:
     """Bytes on one rank, for `rows` sequences of `length` tokens.
 
-    `attention` and `mlp` are one block's halves, each with its norm; `entry` a block's input, which
-    is in `attention` too; `ends` what is kept behind the blocks and before them; `logits` one copy
-    of them, of which the loss keeps one.
+    `attention` and `mlp` are one block's halves, each with its norm. `entry` is a block's input,
+    which is also in `attention`. `ends` is kept before and after the blocks. `logits` is one copy
+    of the logits, which the loss keeps.
     """
 
     layers: int
@@ -38,12 +38,12 @@ class ActivationBytes:
 
     @property
     def between(self) -> int:
-        """Of one block, between its forward and its backward."""
+        """Bytes of one block, between its forward and its backward pass."""
         return self.entry + RNG if self.recompute else self.block
 
     @property
     def total(self) -> int:
-        """When the forward has ended and the loss is there."""
+        """Bytes at the end of the forward pass, when the loss exists."""
         return self.layers * self.between + self.ends + self.logits
 
 
@@ -59,39 +59,38 @@ def kept(
     keep: bool = True,
     fused: bool = False,
 ) -> ActivationBytes:
-    """The bytes of a training forward on rank `rank` of `tp`, `width` for a number.
+    """Count the bytes that a training forward pass keeps on a rank, at `width` bytes per element.
 
-    `sequence` and `keep` are those of `parallelize`, `fused` that of the loss: it keeps the head's
-    input and no logits. Not for attention dropout, under which torch takes another
-    way through attention, with all pairs of tokens in memory; nor under autocast, which keeps
-    numbers of two widths.
+    `sequence` and `keep` are arguments of `parallelize`. `fused` is an argument of the loss, which
+    then keeps the head's input but no logits. The form covers neither attention dropout, with which
+    torch keeps all pairs of tokens, nor autocast, which keeps elements of two widths.
     """
     part = part_of(config, rows, length, tp, rank, sequence=sequence)
     if config.attention_dropout:
         raise ValueError(
-            f"attention_dropout={config.attention_dropout}: with it torch keeps all pairs of "
-            "tokens, in a way that depends on the device; estimate with attention_dropout=0"
+            f"attention_dropout={config.attention_dropout}: torch then keeps all pairs of tokens, "
+            "in a way that depends on the device. Estimate with attention_dropout=0"
         )
     tokens, h, d = rows * length, config.hidden, config.head_size
     heads, kv = part.heads, part.kv_heads
     entry = part.tokens * h * width
-    joins = tokens * h * width if keep else entry  # the input of a cut product
+    joins = tokens * h * width if keep else entry  # the input of a sharded product
     norm = _norm(config, part.tokens, width)
-    if sequence and tp > 1:  # its weights as they went through the conjugate that sums gradients
+    if sequence and tp > 1:  # its weights, after the conjugate that sums gradients
         norm += norm_bytes(config, width)
-    drop = entry if config.dropout else 0  # its mask, in the numbers' own width
-    core = tokens * (heads + 2 * kv) * d * width  # q, k, v as one product gave them
-    if config.position == "rotary":  # q and k turned, and the angles
+    drop = entry if config.dropout else 0  # the dropout mask, in the elements' own width
+    core = tokens * (heads + 2 * kv) * d * width  # q, k, v from one product
+    if config.position == "rotary":  # rotated q and k, and the angles
         core += tokens * (heads + kv) * d * width + 2 * length * d * NARROW
-        # Attention's output lies as q does, and is laid anew unless there is one head alone.
+        # Attention's output has the memory layout of q, and is copied if there are several heads.
         core += tokens * heads * d * width * (heads > 1)
-    core += tokens * heads * (d * width + NARROW)  # attention's output; a sum for each head
+    core += tokens * heads * (d * width + NARROW)  # attention's output, and a sum for each head
     wide = 4 if config.activation == "swiglu" else 2
     inner = wide * tokens * part.inner * width
-    last = tokens * h * width if fused else joins  # the head's input: fused, it is gathered whole
-    looked_up = 9 * tokens if tp > 1 else 0  # which of its rows a rank's table gives, and a mask
+    last = tokens * h * width if fused else joins  # the head's input, gathered if fused
+    looked_up = 9 * tokens if tp > 1 else 0  # indices of a rank's table, and a mask
     loss = 12 * tokens if fused else 0  # the targets, and each token's share of the softmax
-    places = 8 * length if config.position == "learned" else 0  # which positions were looked up
+    places = 8 * length if config.position == "learned" else 0  # the indices of positions
     return ActivationBytes(
         config.layers,
         attention=entry + norm + joins + core + drop,
@@ -104,8 +103,8 @@ def kept(
 
 
 def _norm(config: Config, tokens: int, width: int) -> int:
-    """Beside its input: a layer norm keeps a mean and a scale a token, an RMS norm a scale and the
-    scaled numbers; of 16-bit ones that and a copy in float32, in place of its input."""
+    """Count a norm's bytes without its input. A layer norm keeps a mean and a scale per token; an
+    RMS norm keeps a scale and scaled elements (in 16 bits, a float32 copy replaces its input)."""
     if config.norm == "layer":
         return 2 * tokens * NARROW
     return tokens * (NARROW + config.hidden * max(width, NARROW))

@@ -1,6 +1,6 @@
-"""The backward of a decoder in stretches: what lies in memory in each, which gradients it gives.
+"""Stretches of a decoder's backward pass, with the bytes in memory and the gradients of each.
 
-From the loss down to the table of words, cut over tp or not. Lesson 12.
+They extend from the loss to the embedding table, with or without tensor parallelism. Lesson 12.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.gpt import GPT
 
 
 class Cut(NamedTuple):
-    """How a model was parallelized, and which rank of that this is."""
+    """Layout of a parallelized model, and this rank's place in it."""
 
     tp: int = 1
     rank: int = 0
@@ -27,29 +27,29 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class BackwardStretch:
-    """A stretch of the backward: what lies in memory during it, which gradients it gives."""
+    """A stretch of the backward pass: the bytes in memory, and the gradients that it produces."""
 
     name: str
     activations: int
-    own: int  # beside the activations: gradients of what flows through
+    own: int  # in addition to activations: gradients of the stream
     gradients: tuple[nn.Parameter, ...]
     uses: tuple[nn.Parameter, ...] = ()
-    last: bool = False  # nothing flows on: when its gradients are sent, nothing else is there
+    last: bool = False  # no stretch follows, so memory is empty when its gradients are sent
 
 
 def events(
     model: GPT, rows: int, length: int, *, cut: Cut | None = None
 ) -> Iterator[BackwardStretch]:
-    """The backward of a decoder in stretches, from the loss to the table of words."""
+    """Yield the stretches of a decoder's backward pass, from the loss to the embedding table."""
     config, whole = model.config, cut or Cut()
     width = model.norm.weight.element_size()
     one = kept(config, rows, length, width=width, **whole._asdict())
     tokens, h = rows * length, config.hidden
     part = part_of(config, rows, length, whole.tp, whole.rank, sequence=whole.sequence)
-    full, stream = tokens * h * width, part.tokens * h * width  # what flows between the layers
-    wide = full if whole.sequence else 0  # of what was gathered, on its way to be scattered
-    laid = wide if rows > 1 else 0  # laid by tokens, as a message takes it
-    scattered = wide + laid + (wide + stream if whole.sequence else 0)  # and what arrives, the sum
+    full, stream = tokens * h * width, part.tokens * h * width  # the stream between the layers
+    wide = full if whole.sequence else 0  # gradient of a gathered tensor, before its scatter
+    laid = wide if rows > 1 else 0  # a copy ordered by tokens, as a message needs it
+    scattered = wide + laid + (wide + stream if whole.sequence else 0)  # plus received pieces
     tied = model.head.weight is model.tokens.weight
     head, layers = model.head.weight, config.layers
     everything = one.layers * one.between + one.ends
@@ -58,7 +58,7 @@ def events(
     )
     extra = one.logits + stream + scattered + (head.nbytes if tied or whole.fused else 0)
     yield BackwardStretch("head", everything, extra, () if tied else (head,), (head,))
-    later = head.nbytes if tied else 0  # what the head gave waits for what the table will
+    later = head.nbytes if tied else 0  # the head's gradient waits for the table's
     norm = tuple(model.norm.parameters())
     norms = stream if config.norm == "layer" else (4 + (width < 4)) * NARROW * part.tokens * h
     yield BackwardStretch("norm", everything, later + stream + norms, norm, norm)
@@ -73,14 +73,14 @@ def events(
         up = (*first.parameters(), *block.norm_2.parameters())
         rest = tuple(p for p in every if p not in {*down, *up})
         name, there = f"block {i}", below + one.block
-        if config.recompute and whole.sequence:  # up to the sum behind the block
+        if config.recompute and whole.sequence:  # up to the sum after the block
             yield BackwardStretch(
-                f"{name}, run again", there, later + 2 * stream + scattered, (), every
+                f"{name}, recomputed", there, later + 2 * stream + scattered, (), every
             )
         yield BackwardStretch(
             f"{name}, down", there, later + stream + wide + max(laid, inner), down, every
         )
-        gone, made = (4, 2) if swiglu else (2, 1)  # of what the MLP has kept; its input's gradient
+        gone, made = (4, 2) if swiglu else (2, 1)  # freed tensors of the MLP, and new gradients
         work = later + stream + max(norms, stream + scattered + made * inner)
         yield BackwardStretch(f"{name}, up", there - gone * inner, work, up, every)
         there = below + one.attention
@@ -94,8 +94,8 @@ def events(
 
 
 def _of_loss(logits: int, width: int, cut: Cut | None) -> int:
-    """Beside the logits that are kept: torch's loss makes two more, ours one, in which the softmax
-    lies until it is the gradient; of 16-bit logits it makes the softmax again, a part at a time."""
+    """Count the loss's bytes without the kept logits. torch's loss makes two copies of them. Our
+    loss makes one, for the softmax and the gradient, and recomputes a 16-bit softmax in parts."""
     if cut is None:
         return 2 * logits
     return logits if width >= 4 else logits + logits * 4 // width // 4

@@ -1,7 +1,7 @@
-"""Watches a forward of any model: which tensors autograd keeps, in which block, beside which layer.
+"""Observation of any model's forward pass: the tensors that autograd keeps, by block and layer.
 
-A tensor between a layer that tensor parallelism cuts by columns and the next one cut by rows is
-shared among the ranks; the input of the first is whole on each, and so is the rest. Lesson 12.
+A tensor between a column-parallel layer and the next row-parallel layer is sharded over the ranks.
+All other tensors, including the input of the column-parallel layer, are replicated. Lesson 12.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Layers that tensor parallelism cuts by columns and by rows, where Transformers has no plan.
+# Column-parallel and row-parallel layers of families for which Transformers has no plan.
 BY_NAME = {
     "gpt2": ("c_attn c_fc", "c_proj"),
     "opt": ("q_proj k_proj v_proj fc1", "out_proj fc2"),
@@ -23,37 +23,37 @@ BY_NAME = {
     "t5": ("q k v wi wi_0 wi_1", "o wo"),
 }
 REST, JOINED, CUT, WORDS = "rest", "joined", "cut", "words"
-ENDS = "ends"  # what is kept before the first block and after the last
+ENDS = "ends"  # tensors kept before the first block and after the last
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_dot_product")
 
 
 def stacks(model: nn.Module) -> list[nn.ModuleList]:
-    """The outermost lists of blocks."""
+    """Find the outermost lists of blocks."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
     inside = {inner for outer in lists for inner in outer.modules() if inner is not outer}
     return [found for found in lists if found not in inside]
 
 
 def head_of(model: nn.Module) -> nn.Module | None:
-    """The layer that gives the logits; None where there is none."""
+    """Return the layer that computes the logits, or None if there is none."""
     head = model.get_output_embeddings()
     return None if isinstance(head, nn.Embedding) else head
 
 
 def linear_layers(model: nn.Module) -> list[nn.Module]:
-    """The linear layers of the blocks, Transformers' own kind of them too."""
+    """List the linear layers of the blocks, including Transformers' Conv1D layers."""
     blocks = (module for stack in stacks(model) for module in stack.modules())
     return [m for m in blocks if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
 
 
 def kind_of(block: nn.Module) -> tuple:
-    """Equal for blocks that keep the same: by their class and the shapes of their parameters."""
+    """Make a key that is equal for blocks of the same class and parameter shapes."""
     return type(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
 
 
 def cut_layers(model: nn.Module) -> dict[nn.Module, str]:
-    """The layers that tensor parallelism cuts, each "columns", "rows" or, a layer of experts,
-    "both"; none where nothing is known of the family."""
+    """Map the layers that tensor parallelism shards to "columns", "rows" or, for a layer of
+    experts, "both". The map is empty for an unknown family."""
     config = model.config.get_text_config()
     plan = getattr(config, "base_model_tp_plan", None) or {}
     ways = {}
@@ -74,8 +74,8 @@ def cut_layers(model: nn.Module) -> dict[nn.Module, str]:
 
 
 class ForwardWatch:
-    """Sorts what a forward keeps by block and region. One forward; each kind of block is run twice,
-    since the first may keep what all of them use, such as the angles of the positions."""
+    """A count of the tensors kept by a forward pass, by block and region. Each kind of block runs
+    twice, because its first run may keep tensors that all blocks use, such as position angles."""
 
     def __init__(self, model: nn.Module):
         self.model, self.stacks = model, stacks(model)
@@ -83,7 +83,7 @@ class ForwardWatch:
         self._layers = cut_layers(model)
         own = [*model.parameters(), *model.buffers()]
         self._known = {x.untyped_storage()._cdata for x in own}
-        self._held: list[Tensor] = []  # so that no storage's address is used twice
+        self._held: list[Tensor] = []  # so that no storage's address is reused
         self._where: object = ENDS
         self._region = REST
         self._bytes: dict[object, Counter] = {}
@@ -91,7 +91,7 @@ class ForwardWatch:
         self._products: Counter = Counter()
 
     def keep(self, x: Tensor) -> Tensor:
-        """A hook of `saved_tensors_hooks`: count a storage that is met for the first time."""
+        """Count x's storage when it is first saved. This is a hook for `saved_tensors_hooks`."""
         storage = x.untyped_storage()
         if storage._cdata not in self._known:
             self._known.add(storage._cdata)
@@ -101,7 +101,7 @@ class ForwardWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within it the model has two blocks of each kind, and hooks say where a forward is."""
+        """Reduce the model to two blocks of each kind, and observe a forward pass with hooks."""
         whole = [list(stack) for stack in self.stacks]
         hooks = []
         for stack, kinds in zip(self.stacks, self.kinds, strict=True):
@@ -149,8 +149,8 @@ class ForwardWatch:
         self._products[self._where] += output.nbytes
 
     def found(self) -> tuple[list[Counter], Counter, list[int]]:
-        """(regions of each block of the model, regions of the ends, bytes that the products of
-        each block give)."""
+        """Return (regions of each block of the model, regions of the ends, bytes of the product
+        outputs of each block)."""
         ends = Counter(self._bytes.get(ENDS, {}))
         blocks, products = [], []
         for stack, kinds in zip(self.stacks, self.kinds, strict=True):
@@ -158,14 +158,14 @@ class ForwardWatch:
                 first, second = (
                     self._bytes.get(((id(stack), kind), time), Counter()) for time in (1, 2)
                 )
-                ends += first - second  # what only the first of them keeps
+                ends += first - second  # kept only by the first block
             blocks += [self._bytes.get(((id(stack), kind), 2), Counter()) for kind in kinds]
             products += [self._products[(id(stack), kind), 2] for kind in kinds]
         return blocks, ends, products
 
 
 class _Outputs(TorchDispatchMode):
-    """Tells of what each product gives, attention's too."""
+    """A dispatch mode that reports the outputs of products and of attention."""
 
     def __init__(self, tell: Callable[[Tensor], None]):
         super().__init__()

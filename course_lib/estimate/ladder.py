@@ -1,7 +1,7 @@
-"""The ladder of remedies against OutOfMemory by the numbers: what a rung holds, saves and costs.
+"""The ladder of remedies against OutOfMemory: the memory, savings and costs of each rung.
 
-Smaller micro-batches, recomputation, stages, offload, lean settings, 16 bits, files: each on top of
-those before it, until a step fits. Lesson 12 walks it by hand; lesson 13 writes its settings.
+Smaller micro-batches, recomputation, stages, offload, lean settings, 16 bits and files are added in
+turn until a step fits. Lesson 12 climbs it by hand, and lesson 13 writes its settings.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from course_lib.estimate.traffic import FAST, LEAN
 from course_lib.gpt import Config
 from course_lib.zero.offload.pipeline import SETS
 
-LIVE = 10**9  # parameters that DeepSpeed's defaults let stay whole from the forward to the backward
-RANKS, SMALL = 8, 10**8  # of so few, of so small a model every rank is looked at, else the first
-MOST_GPUS, EACH = 1 << 16, 10_000  # and no more than leave each so many parameters
-SPARE = 0.1  # what an estimate of a peak is held to: more rows are taken where that much is left
+LIVE = 10**9  # parameters that DeepSpeed's defaults keep gathered until the backward pass
+RANKS, SMALL = 8, 10**8  # up to these sizes every rank is checked, otherwise only the first
+MOST_GPUS, EACH = 1 << 16, 10_000  # most GPUs, fewest parameters for each GPU
+SPARE = 0.1  # error limit of a peak estimate: more rows are taken only if they leave this fraction
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One remedy on top of those before it; `saves` bytes of a GPU against the rung before."""
+    """One remedy on top of the earlier rungs; `saves` is the GPU bytes saved by it."""
 
     name: str
     setting: Setting
@@ -37,7 +37,7 @@ class Rung:
 
     @property
     def again(self) -> float:
-        """What is computed beyond one forward and one backward of twice its work."""
+        """Extra compute, as a fraction of a forward and a backward pass."""
         return 1 / 3 if self.setting.recompute else 0.0
 
     def as_dict(self) -> dict:
@@ -55,7 +55,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Nodes:
-    """`nodes` with `gpus` each; bytes of a GPU, and of a node's host memory where it is known."""
+    """A cluster of `nodes` nodes with `gpus` GPUs each; `host_bytes` per node may be unknown."""
 
     gpu_bytes: int
     gpus: int = 1
@@ -67,13 +67,13 @@ class Nodes:
         return self.gpus * self.nodes
 
     def holds(self, needs: Needs, *, spare: float = 0.0) -> bool:
-        """Whether that much fits, with a part of it to `spare` on the GPU."""
+        """Return True if the needs fit, with `spare` times their GPU bytes left free."""
         host = self.host_bytes is None or needs.host <= self.host_bytes
         return host and needs.gpu * (1 + spare) <= self.gpu_bytes
 
 
 def settings(rows: int, precision: str) -> Iterator[tuple[str, Setting]]:
-    """The rungs in their order, each on top of those before it."""
+    """Yield the rungs in order, each on top of the rungs before it."""
     now = Setting(rows, precision=precision)
     yield f"as asked: {rows} row{'s'[: rows != 1]} on each GPU, nothing sharded", now
     if rows > 1:
@@ -87,7 +87,7 @@ def settings(rows: int, precision: str) -> Iterator[tuple[str, Setting]]:
         ("stage 3", {"stage": 3, "optimizer": None}),
         ("stage 3 + offload_param cpu", {"parameters": "cpu"}),
         ("stage 3 + offload_param cpu + offload_optimizer cpu", {"optimizer": "cpu"}),
-        ("no parameter stays whole (the defaults lowered)", {"lean": True}),
+        ("no parameter stays gathered (lower limits)", {"lean": True}),
         *([("half precision (bfloat16)", {"precision": "bfloat16"})] if half else []),
         ("stage 3 + both in files (NVMe)", {"optimizer": "nvme", "parameters": "nvme"}),
     ):
@@ -96,7 +96,7 @@ def settings(rows: int, precision: str) -> Iterator[tuple[str, Setting]]:
 
 
 class Trained(Protocol):
-    """A model, and the software that trains it: how many bytes a step takes."""
+    """A model and the software that trains it, with the bytes of a step."""
 
     params: int
 
@@ -104,7 +104,7 @@ class Trained(Protocol):
 
 
 def ladder(model: Trained, machine: Nodes, rows: int, length: int, **how) -> list[Rung]:
-    """Every rung for `rows` sequences of `length` tokens on each GPU, from `precision` on."""
+    """Compute all rungs for `rows` sequences of `length` tokens per GPU, from `precision`."""
     found: list[Rung] = []
     for name, setting in settings(rows, how.get("precision", "bfloat16")):
         needs = model.needs(setting, machine, length)
@@ -118,8 +118,8 @@ def first_that_fits(rungs: Sequence[Rung]) -> Rung | None:
 
 
 def back_up(model: Trained, machine: Nodes, rung: Rung, length: int) -> Setting:
-    """The rung with as many rows at once as fit: fewer, larger micro-batches are faster. One row
-    where it is not known what a row takes."""
+    """Choose as many rows per micro-batch as fit, because fewer, larger micro-batches are faster.
+    If the bytes of a row are unknown, use one row."""
     total = rung.setting.rows * rung.setting.accumulate
     if rung.needs.activations is None:
         return replace(rung.setting, rows=1, accumulate=total)
@@ -132,8 +132,8 @@ def back_up(model: Trained, machine: Nodes, rung: Rung, length: int) -> Setting:
 
 
 def enough(model: Trained, machine: Nodes, setting: Setting, length: int) -> int | None:
-    """How many GPUs a setting needs to fit, in nodes like this one; None: what is whole on each GPU
-    is too much, however many there are."""
+    """Return the fewest GPUs with which a setting fits, in full nodes of this kind, or None if it
+    does not fit on the largest number considered."""
     most = max(machine.nodes, min(MOST_GPUS, model.params // EACH) // machine.gpus)
 
     def fits(nodes: int) -> bool:
@@ -149,7 +149,7 @@ def enough(model: Trained, machine: Nodes, setting: Setting, length: int) -> int
 
 
 def longest(model: Trained, machine: Nodes, setting: Setting, length: int) -> int | None:
-    """The longest sequences, halved again and again, with which a setting fits, if any."""
+    """Halve the sequence length until the setting fits, and return it, or None if it never fits."""
     while length > 1:
         length //= 2
         needs = model.needs(setting, machine, length)
@@ -161,7 +161,7 @@ def longest(model: Trained, machine: Nodes, setting: Setting, length: int) -> in
 
 
 class OurEngine:
-    """A decoder of ours under our own engine: each rank's peak, by the closed forms."""
+    """A decoder of this library, trained by our engine; closed forms give each rank's peak."""
 
     def __init__(self, config: Config):
         self.config, self.params = config, shape_of(config).params
@@ -177,23 +177,23 @@ class OurEngine:
 
 
 def _keep(params: int, setting: Setting) -> int:
-    """Bytes of parameters that may stay whole from the forward to the backward, at stage 3."""
+    """Compute the bytes of parameters that stage 3 may keep until the backward pass."""
     if setting.lean or setting.stage < 3:
         return LEAN
     return FAST if params <= LIVE else LIVE * setting.width
 
 
 def needs_of_states(shape: Shape, setting: Setting, machine: Nodes, tp: int = 1) -> Needs:
-    """What a step takes without its activations, by the number of parameters alone; of `tp` ranks
-    that share a model, each has a `shape` of its own."""
+    """Compute the needs of a step without activations, only from numbers of parameters. If `tp`
+    ranks share a model, `shape` describes the part of each rank."""
     n, width, k = machine.world // tp, setting.width, setting.accumulate
     each = of_each(setting, n)
     device, host, disk = (-int(-cost * shape.params // 1) for cost in each)
-    host += SETS * int(each[2] * shape.largest_layer)  # the windows that files go through
-    if setting.stage == 3:  # a layer in use, or what may stay whole
+    host += SETS * int(each[2] * shape.largest_layer)  # the buffers for files
+    if setting.stage == 3:  # a layer in use, or the parameters that stay gathered
         stays = 0 if setting.lean else min(shape.params, LIVE) * width
         device += max(stays, width * shape.largest_layer)
-    if setting.stage >= 2:  # a layer's gradients, and those that arrive for the sum
+    if setting.stage >= 2:  # a layer's gradients, and those received for the sum
         device += 2 * width * shape.largest_layer
     phi, own = shape.params * width, shape.params * width // n
     gathers, sums = moves(setting, twice=_keep(shape.params, setting) == LEAN)

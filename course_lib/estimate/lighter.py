@@ -1,7 +1,7 @@
-"""Ways to train a model in fewer bytes that need no offload: other states, or adapters alone.
+"""Ways to train a model in fewer bytes without offload: smaller states, or only adapters.
 
-Selective recomputation, 16 bits without master weights, 8-bit states, LoRA and QLoRA, each whole on
-every GPU or sharded over all of them. Lesson 12.
+They are selective recomputation, 16 bits without master weights, 8-bit states, LoRA and QLoRA, each
+with states replicated on every GPU or sharded over all GPUs. Lesson 12.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from course_lib.estimate.model import Model
 from course_lib.estimate.setting import Setting, of_each
 from course_lib.estimate.transformers_model import TransformersModel
 
-RANK = 16  # of the adapters
-TRAINED = 16  # bytes of a parameter of an adapter: in float32, with its gradient and two moments
-BLOCK = 256  # numbers of an 8-bit state that share a scale, in torchao
-# An NF4 number: four bits, an 8-bit scale for 64 of them, and a float32 for 256 of those scales.
+RANK = 16  # rank of the adapters
+TRAINED = 16  # bytes of an adapter's parameter: float32 value, gradient and two moments
+BLOCK = 256  # elements of an 8-bit state that share a scale, in torchao
+# An NF4 element: four bits, an 8-bit scale per 64 elements, and a float32 per 256 scales.
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)
 HALF = torch.bfloat16
 
 
 @dataclass(frozen=True)
 class Lighter:
-    """Bytes of a GPU at the highest point of a step of one row: with the model `whole` on each, or
-    `sharded` over all."""
+    """Peak bytes on a GPU in a step of one row, with states that are replicated (`whole`) or
+    `sharded` over all GPUs."""
 
     name: str
     whole: int
@@ -37,8 +37,8 @@ class Lighter:
 
 
 def lighter(model: Model, world: int, length: int) -> list[Lighter]:
-    """The ways for sequences of `length` tokens on `world` GPUs, in bfloat16, blocks recomputed;
-    none where it is not known what a forward keeps."""
+    """List the ways for sequences of `length` tokens on `world` GPUs, in bfloat16 with recomputed
+    blocks. The list is empty if the kept activations are unknown."""
     if model.activations_unknown:
         return []
     params, unit = model.shape.params, model.largest_unit
@@ -47,13 +47,13 @@ def lighter(model: Model, world: int, length: int) -> list[Lighter]:
     )
 
     def way(name: str, states: float, kept: int, in_use: float, temporary: int = 0) -> Lighter:
-        """`in_use`: bytes of units that are whole while they are used, where states are sharded."""
+        """Build a way; `in_use` is the bytes of gathered units, if the states are sharded."""
         kept += temporary
         return Lighter(name, int(states + kept), int(states / world + in_use + kept))
 
     master, shard = (sum(of_each(Setting(1, stage=s), n)) * params for s, n in ((0, 1), (3, world)))
 
-    units = 2 * 2 * unit  # that in use and the one fetched ahead, and the first's gradients
+    units = 2 * 2 * unit  # the unit in use with its gradients, and the prefetched unit
     found = [
         Lighter(
             "selective recomputation",

@@ -1,7 +1,7 @@
-"""What a rank holds of a model's states, to the byte: parameters, gradients, masters, moments.
+"""The bytes of a model's states on a rank: parameters, gradients, masters and moments.
 
-For every stage, precision, optimizer, offload and world, padding and step counters counted, between
-steps and with gradients alive. Lesson 09 sets 16 bytes against it, lesson 12 sorts it by tier.
+The count is exact for every stage, precision, optimizer, offload and world size, and includes
+padding and counters. Lesson 09 compares it with 16 bytes per parameter, and lesson 12 by tier.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from course_lib.zero.refusals import check_numbers
 from course_lib.zero.stage3 import choose_units
 from course_lib.zero.stage3.options import PERSIST
 
-COUNTER = 4  # bytes of Adam's count of steps, one for each part of a parameter
+COUNTER = 4  # bytes of Adam's step count, one for each part of a parameter
 
 
 class Rule(NamedTuple):
-    """What an optimizer keeps: so many numbers for each of a parameter's, and a counter or none."""
+    """Memory of an optimizer: the number of states per element, and the bytes of a step counter."""
 
     states: int
     counter: int
@@ -44,32 +44,32 @@ RULES = {"sgd": Rule(0, 0), "momentum": Rule(1, 0), "adam": ADAM, "adamw": ADAM}
 
 
 class Zero(NamedTuple):
-    """How an engine shards and updates, and on which of the n ranks."""
+    """The sharding and update settings of an engine, and the rank that is counted."""
 
     stage: int
     n: int
     rank: int
-    master: bool  # a float32 copy is updated
+    master: bool  # True if a float32 copy is updated
     rule: Rule
     plan: OffloadPlan | None
 
     @property
     def home(self) -> str | None:
-        """Where the optimizer's states are; None: on the device."""
+        """Place of the optimizer's states, or None for the device."""
         return None if self.plan is None else self.plan.optimizer
 
     @property
     def lent(self) -> str | None:
-        """Where the shards of stage 3 wait between their uses; None: on the device."""
+        """Place of stage 3's shards between their uses, or None for the device."""
         return None if self.plan is None else self.plan.parameters
 
 
 @dataclass(frozen=True)
 class States:
-    """Bytes by (kind, tier) on one rank: `between` steps, and what gradients `add` while alive.
+    """Bytes by (kind, tier) on one rank: held `between` steps, and `add`ed by gradients.
 
-    `partition` is the cut that was counted, of the parameters of `outline`, `kept` its buckets that
-    stay whole at stage 3, `files` what lies in a file of which.
+    `partition` is the counted partition of `outline`'s parameters. `kept` has the buckets that stay
+    gathered at stage 3, and `files` maps buckets to the layouts of their files.
     """
 
     between: Mapping[tuple[str, str], int]
@@ -79,7 +79,7 @@ class States:
     outline: nn.Module = field(repr=False)
     kept: Set[Bucket] = field(default=frozenset(), repr=False)
     files: Mapping[Bucket, FileLayout] = field(default_factory=dict, repr=False)
-    modules: Mapping[Bucket, nn.Module] = field(default_factory=dict, repr=False)  # of its units
+    modules: Mapping[Bucket, nn.Module] = field(default_factory=dict, repr=False)  # of the units
 
     def total(self, *, alive: bool = False) -> int:
         return sum(self._of(alive).values())
@@ -113,11 +113,10 @@ def states(
     units: Sequence[nn.Module] | None = None,
     persist: int = PERSIST,
 ) -> States:
-    """What rank `rank` of `n` holds when an engine with these options has made its first step.
+    """Count the bytes that rank `rank` of `n` holds after an engine's first step.
 
-    No number of the model is read: a Config will do, or a model on torch's meta device. Exact where
-    every trained parameter has a gradient. A GPU's allocator rounds each block up; that is not
-    counted.
+    It reads no parameter values, so a Config or a model on torch's meta device is enough. The count
+    is exact if every trained parameter has a gradient. It omits the rounding of a GPU's allocator.
     """
     check_numbers(stage, 1, None)
     plan, precision = OffloadPlan.named(offload, stage), Precision.named(precision)
@@ -138,7 +137,7 @@ def states(
     count.between["buffers", "device"] += sum(x.nbytes for x in set(outline.buffers()))
     for bucket in parts.buckets:
         count.bucket(bucket, whole=bucket in kept)
-    # What nobody trains is in no bucket below stage 3, and whole on every rank.
+    # Below stage 3, untrained parameters are in no bucket, but replicated on every rank.
     alone = [p for p in outline.parameters() if p not in parts.where]
     count.between["parameters", "device"] += sum(p.nbytes for p in alone)
     count.staging()
@@ -146,7 +145,7 @@ def states(
 
 
 class _Count:
-    """One rank's bytes, bucket by bucket."""
+    """Counter of one rank's bytes, bucket by bucket."""
 
     def __init__(self, zero: Zero):
         self.zero = zero
@@ -154,15 +153,15 @@ class _Count:
         self.add: Counter = Counter()
         self.layouts: dict[Bucket, FileLayout] = {}
         self.reads: list[int] = []  # bytes of the shards that are read from files
-        self.updates = False  # whether a file of this rank has something trained
+        self.updates = False  # True if a file of this rank has trained parameters
 
     def bucket(self, bucket: Bucket, *, whole: bool) -> None:
         zero, home, lent = self.zero, self.zero.home, self.zero.lent
         width, pieces = bucket.dtype.itemsize, bucket.pieces(zero.rank)
         trained = [p for p in pieces if p.slot.parameter.requires_grad]
         own, updated = (sum(p.numel for p in some) for some in (pieces, trained))
-        wide = 4 if zero.master else width  # bytes of a number that the optimizer updates
-        if zero.stage < 3 or whole:  # too small to be worth a message in every forward
+        wide = 4 if zero.master else width  # bytes of an element that the optimizer updates
+        if zero.stage < 3 or whole:  # or too small for a message in every forward pass
             self.between["parameters", "device"] += bucket.padded * width
         if zero.stage == 3 and lent != "nvme":
             tier = "host" if lent else "device"
@@ -175,13 +174,13 @@ class _Count:
                 self.between["masters", tier] += own * wide
             self.between["optimizer states", tier] += updated * wide * zero.rule.states
         self.between["optimizer states", tier] += len(trained) * zero.rule.counter
-        if zero.stage < 2:  # the buffer that gradients add up in stays
+        if zero.stage < 2:  # the buffer for gradients stays
             self.between["gradients", "device"] += bucket.padded * width
         if trained and zero.master:
             self.add["gradients", tier] += 4 * updated
         elif trained and tier == "host":
             self.add["gradients", tier] += own * width
-        elif trained and zero.stage >= 2:  # the sum for the whole shard, padding and all
+        elif trained and zero.stage >= 2:  # the sum for the full shard with padding
             self.add["gradients", tier] += bucket.cut.shard * width
 
     def _in_a_file(self, bucket: Bucket, own: int, trained: list[BucketPiece]) -> None:
@@ -202,7 +201,7 @@ class _Count:
             self.reads.append(layout.half_bytes if half else layout.values_bytes)
 
     def staging(self) -> None:
-        """The memory through which files are read and written, and the outlines of their parts."""
+        """Count the host buffers for reading and writing files, and the outlines of their parts."""
         if not self.layouts:
             return
         layouts = self.layouts.values()
@@ -216,7 +215,7 @@ class _Count:
 def units_of(
     model: nn.Module, n: int, chosen: Sequence[nn.Module] | None, persist: int
 ) -> tuple[dict[Bucket, nn.Module], set[Bucket]]:
-    """The units of stage 3 as buckets, each with its module, and those that are kept whole."""
+    """Return stage 3's units as buckets with their modules, and the buckets that stay gathered."""
     found = choose_units(model, chosen)
     small = [one for *_, named in found for one in named if one[1].nbytes < persist]
     kept = {Bucket(slots, n) for slots in end_to_end(small)}
@@ -228,7 +227,7 @@ def units_of(
     return {**dict.fromkeys(kept, model), **large}, kept
 
 
-# ---- from the number of parameters alone
+# ---- only from the number of parameters
 def per_parameter(
     stage: int,
     n: int,
@@ -238,10 +237,10 @@ def per_parameter(
     states: int = 2,
     alive: bool = False,
 ) -> float:
-    """Bytes that one parameter costs each rank, before padding and counters.
+    """Compute the bytes that one parameter costs each rank, before padding and counters.
 
-    16 for Adam in float32 on one rank: 4 for itself, 4 for its gradient, 8 for two moments. Padding
-    and uneven shards come on top of this times Ψ.
+    Adam in float32 on one rank takes 16 bytes: 4 for the parameter, 4 for its gradient, 8 for two
+    moments. For Ψ parameters, padding and uneven shards are added to Ψ times this number.
     """
     wide = 4 if master else width
     parts = n if stage else 1
@@ -253,5 +252,5 @@ def per_parameter(
 
 
 def of_number(params: int, stage: int, n: int, **options) -> int:
-    """`per_parameter` times so many, whole bytes."""
+    """Multiply `per_parameter` by a number of parameters, and round up to whole bytes."""
     return math.ceil(params * per_parameter(stage, n, **options))

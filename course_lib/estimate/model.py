@@ -1,7 +1,7 @@
-"""A model that is to be trained, by the config.json that describes it: no weights are read.
+"""A model to be trained, described only by its config.json, without its weights.
 
-GPT-2's and Llama's sizes are read as our own decoder's; what any family's forward keeps is counted
-in Transformers' code, because that is what people run. Lesson 12.
+The sizes of GPT-2 and Llama are read as sizes of our decoder. Activations of every family are
+counted in Transformers' code, because most people run that code. Lesson 12.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from course_lib.pretrained.config import TRAITS, from_transformers, to_transform
 from course_lib.pretrained.header import read_json
 from course_lib.pretrained.sketch import without_numbers
 
-# A config's names for its longest sequence, the likeliest first.
+# Config keys for the longest sequence, the most likely key first.
 LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 NO_SHAPE = ("rope_scaling", "rope_parameters", "rope_theta", "quantization_config")
 
 
 class Model:
-    """`keys` are those of a config.json, `where` names it in errors. `config` is our decoder's with
-    parameters of the same shapes, None where it has no such model."""
+    """A model from the `keys` of a config.json; errors call it `where`. `config` is our decoder's
+    config with parameters of the same shapes, or None if our decoder has no such model."""
 
     def __init__(self, keys: Mapping, where: object = "config.json"):
         self.keys, self.where = dict(keys), where
         try:
             self.config = our_config(keys, where)
-        except ValueError:  # a trait that ours has not
+        except ValueError:  # a trait that our decoder lacks
             self.config = None
-        self.ours = False  # whether our engine trains it, and not Transformers' code
+        self.ours = False  # True if our engine trains it instead of Transformers
         self._theirs: dict[torch.dtype, TransformersModel] = {}
         self._kept: dict[tuple, KeptBytes] = {}
         self._unknown: str | None = None
         if self.config is None:
-            self.theirs()  # refuses what cannot be read
+            self.theirs()  # refuses an unreadable config
 
     @classmethod
     def read(cls, path: str | Path) -> Model:
-        """That of a Hugging Face config.json, or of a folder with one."""
+        """Read a Hugging Face config.json, or the config.json in a folder."""
         return cls(keys_of(path), path)
 
     @classmethod
     def of(cls, config: Config) -> Model:
-        """Of a decoder of ours, without a file."""
+        """Describe a decoder of this library, without a file."""
         try:
             model = cls(to_transformers(config, torch.float32))
         except ValueError:  # Transformers has no such model
@@ -62,44 +62,44 @@ class Model:
 
     @property
     def kind(self) -> str:
-        """Its model_type."""
+        """The config's model_type."""
         return str(self.keys.get("model_type"))
 
     @property
     def hidden(self) -> int:
-        """Elements of a token's state."""
+        """The hidden size."""
         return self.theirs().config.hidden_size if self.config is None else self.config.hidden
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence; 0 where the config names none."""
+        """Tokens of the longest sequence, or 0 if the config does not state it."""
         values = [self.keys.get(name) for name in LONGEST]
         if self.config is not None:
             values.insert(0, self.config.length)
         return next((n for n in values if isinstance(n, int) and n > 0), 0)
 
     def theirs(self, dtype: torch.dtype = torch.bfloat16) -> TransformersModel:
-        """The model in Transformers' code, in numbers of this type."""
+        """Return the model in Transformers' code, with elements of this dtype."""
         if dtype not in self._theirs:
             self._theirs[dtype] = TransformersModel(self.keys, self.where, dtype)
         return self._theirs[dtype]
 
     @property
     def activations_unknown(self) -> str | None:
-        """Why it is not known what a forward keeps; None where it is."""
+        """The reason why the kept activations are unknown, or None if they are known."""
         if self._unknown is None and importlib.util.find_spec("transformers") is None:
-            self._unknown = "transformers is not installed, in whose code they are counted"
+            self._unknown = "transformers, whose code counts them, is not installed"
         if self._unknown is None:
             try:
                 self.theirs().kept(1, 16)
                 self._unknown = ""
-            except Exception as error:  # any of a foreign model's code
+            except Exception as error:  # any error of a foreign model's code
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._unknown = f"its code does not run on shapes alone ({first[:120]})"
+                self._unknown = f"its code does not run without data ({first[:120]})"
         return self._unknown or None
 
     def kept(self, rows: int, length: int, dtype: torch.dtype, **how: object) -> KeptBytes | None:
-        """What `TransformersModel.kept` counts; None where that is unknown."""
+        """Count the kept bytes with `TransformersModel.kept`; None if they are unknown."""
         if self.activations_unknown:
             return None
         key = rows, length, dtype, *sorted(how.items())
@@ -113,45 +113,45 @@ class Model:
 
     @cached_property
     def outline(self) -> nn.Module:
-        """The model without numbers."""
+        """The model with shapes only, without parameter values."""
         return self.theirs().model if self.config is None else without_numbers(self.config)
 
     @cached_property
     def numels(self) -> list[int]:
-        """The elements of each parameter."""
+        """The number of elements of each parameter."""
         return [p.numel() for p in self.outline.parameters()]
 
     @cached_property
     def largest_unit(self) -> int:
-        """The parameters of the largest block, or of the largest layer outside them."""
+        """The number of parameters in the largest block, or in a single tensor if it is larger."""
         blocks = (block for stack in stacks(self.outline) for block in stack)
         of_blocks = (sum(p.numel() for p in block.parameters()) for block in blocks)
         return max([*of_blocks, *self.numels])
 
     def params_of_rank(self, tp: int) -> int:
-        """The parameters of one of `tp` ranks that share the model."""
+        """Count the parameters on one of `tp` ranks that share the model."""
         if self.config is not None:
             return params_of_rank(self.config, tp)
         if tp > 1 and not self.theirs().can_be_cut:
             raise ValueError(
-                f"tp={tp}: how tensor parallelism cuts a model of model_type {self.kind!r} is not "
-                "known here; plan it without"
+                f"tp={tp}: the tensor-parallel layout of model_type {self.kind!r} is not known "
+                "here, so use tp 1"
             )
         return self.theirs().params_of_rank(tp)
 
     def shape_of_rank(self, tp: int) -> Shape:
-        """The sizes that such a rank has."""
+        """Return the sizes of the model's part on one of `tp` ranks."""
         largest = -(-self.shape.largest_layer // tp)
         return Shape(self.params_of_rank(tp), largest) if tp > 1 else self.shape
 
     def length(self, asked: int = 0) -> int:
-        """Tokens of a sequence: as many as are asked for, or the longest that the config names."""
+        """Return the tokens per sequence: `asked`, or the config's maximum if `asked` is 0."""
         longest = self.longest
         table = self.config is not None or "max_position_embeddings" in self.keys
         if not asked and not longest:
             raise ValueError(
-                f"{self.where} names no longest sequence ({', '.join(LONGEST)}): say with --length "
-                "how many tokens yours have"
+                f"{self.where} states no longest sequence ({', '.join(LONGEST)}), so state the "
+                "tokens of your sequences with --length"
             )
         if table and asked > longest:
             raise ValueError(
@@ -161,9 +161,9 @@ class Model:
 
 
 def our_config(keys: Mapping, where: object = "config.json") -> Config | None:
-    """Our decoder's config with parameters of the same shapes; None for another family, ValueError
-    for a trait that ours has not. How positions are scaled and how weights are stored changes no
-    shape."""
+    """Read a config as our decoder's config with the same parameter shapes. Return None for a
+    different family; raise ValueError for a trait that our decoder lacks. Keys for position scaling
+    and quantization are dropped, because they change no shape."""
     if keys.get("model_type") not in TRAITS:
         return None
     keys = {name: value for name, value in keys.items() if name not in NO_SHAPE}
@@ -171,12 +171,12 @@ def our_config(keys: Mapping, where: object = "config.json") -> Config | None:
 
 
 def keys_of(path: str | Path) -> Mapping:
-    """The keys of a config.json, or of that in a folder, as they are written."""
+    """Read the keys of a config.json, or of the config.json in a folder, unchanged."""
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        raise ValueError(f"{path} is not there; name a config.json, or a folder that has one")
+        raise ValueError(f"{path} is not there; name a config.json, or the folder that contains it")
     keys = read_json(path.read_bytes(), path)
     if not isinstance(keys, Mapping):
-        raise ValueError(f"{path} holds a {type(keys).__name__} and not the keys of a config")
+        raise ValueError(f"{path} holds a {type(keys).__name__}, but not the keys of a config")
     return keys

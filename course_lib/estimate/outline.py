@@ -1,7 +1,7 @@
-"""The shapes of one tensor-parallel rank's model, without numbers and without any other rank.
+"""Shapes of one tensor-parallel rank's model, without parameter values or other ranks.
 
-What `parallelize` leaves a rank with, from the cut rule alone: the closed forms read no more of a
-model than its names and shapes. Lesson 15.
+They are the shapes that `parallelize` leaves on a rank, computed only from the rule that shards
+tensors, because the closed forms read only a model's names and shapes. Lesson 15.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from course_lib.pretrained.sketch import without_numbers
 def outline_of_rank(
     config: Config, tp: int = 1, rank: int = 0, *, dtype: torch.dtype | None = None
 ) -> GPT:
-    """A GPT on meta whose parameters are as large as those of rank `rank` of `tp`; its config stays
-    that of the whole model."""
+    """Build a GPT on meta whose parameters have the sizes of rank `rank` of `tp`. It keeps the full
+    model's config."""
     part = part_of(config, 1, 1, tp, rank)
     model = without_numbers(config).to(dtype)
     if tp == 1:
@@ -42,7 +42,7 @@ def outline_of_rank(
 
 
 def _cut(layer: nn.Module, dim: int, size: int) -> None:
-    """Leave a layer `size` along a dim of its weight; rows take their bias along."""
+    """Shrink a layer to `size` along a dim of its weight; along dim 0, the bias shrinks too."""
     for name, p in list(layer.named_parameters(recurse=False)):
         if dim < p.dim() and (dim == 0 or name == "weight"):
             shape = [*p.shape]

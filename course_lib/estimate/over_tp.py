@@ -1,7 +1,7 @@
-"""A tensor-parallel rank's part of a model, and what it has to send: closed forms.
+"""A tensor-parallel rank's share of a model, and the bytes that it sends, in closed form.
 
-A block takes 8Φ(N−1)/N, Φ = rows · length · hidden, and 12 where its forward is run again; table,
-head, loss and shared key/value heads come to that. Lessons 04 to 08 derive the parts.
+A block sends 8Φ(N−1)/N elements with Φ = rows · length · hidden, and 12Φ(N−1)/N with recomputation.
+Embedding, head, loss and shared key/value heads send more. Lessons 04 to 08 derive the parts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from course_lib.ledger import forms
 from course_lib.tensor_parallel.embedding import check_vocabulary
 from course_lib.tensor_parallel.qkv_layout import shares
 
-OFFER = 16  # bytes of an entry that a rank offers: its value and its id, in float64
+OFFER = 16  # bytes of an entry that a rank offers: value and id, in float64
 
 
 class RankShare(NamedTuple):
-    """What a rank has of a model: `tokens` between the cut layers, heads, columns of the MLP,
-    entries of the vocabulary."""
+    """A rank's share of a model: `tokens` between the sharded layers, heads, columns of the MLP,
+    and entries of the vocabulary."""
 
     tokens: int
     heads: int
@@ -32,7 +32,7 @@ class RankShare(NamedTuple):
 def part_of(
     config: Config, rows: int, length: int, tp: int, rank: int, *, sequence: bool = False
 ) -> RankShare:
-    """The part of rank `rank` of `tp`, with `rows` sequences of `length` tokens."""
+    """Compute the share of rank `rank` of `tp`, with `rows` sequences of `length` tokens."""
     check_cut(config, length, tp, rank)
     share = shares(config.heads, config.kv_heads, tp)[rank]
     inner, words = (cut(size, tp)[rank] for size in (config.inner, config.vocabulary))
@@ -52,31 +52,31 @@ def tensor_parallel_bytes(
     keep: bool = True,
     fused: bool = False,
 ) -> float:
-    """Bytes that rank `rank` of `n` has to send for `rows` sequences of `length` tokens, embedding
-    and loss included: exact for any config that can be cut so.
+    """Count the bytes that rank `rank` of `n` sends for `rows` sequences of `length` tokens,
+    including embedding and loss. The count is exact for any config that can be sharded this way.
 
-    `sequence` and `keep` are those of `parallelize`, `fused` that of the loss; `config.recompute`
-    sends each block's forward twice; `width` bytes a number. How the vocabulary is padded, and
-    whether messages overlap, changes no byte.
+    `sequence` and `keep` are arguments of `parallelize`, `fused` is an argument of the loss, and
+    `width` is the bytes of an element. With `config.recompute`, each block sends its forward
+    messages twice. Vocabulary padding and overlap change no byte.
     """
     check_cut(config, length, n, rank)
     each = config.hidden * width  # bytes of a token's states
     phi, own = rows * length * each, rows * cut(length, n)[rank] * each
     both, join = forms.all_reduce(n, phi), forms.all_gather(n, own)
     scatter = forms.reduce_scatter(phi, own)
-    pair = join + scatter if sequence else both  # at each of a layer's two places, in each pass
-    again = join if sequence and not keep else 0  # an input gathered once more in the backward
+    pair = join + scatter if sequence else both  # at both ends of a layer, in each pass
+    again = join if sequence and not keep else 0  # an input gathered again in the backward pass
     block, backward = 2 * pair, 2 * (pair + again)
     if config.recompute:
         backward += block
     backward += _shared_heads(config, n, rank, width)
     head = pair + again
-    if sequence and fused:  # its states are gathered whole, their gradient summed on every rank
+    if sequence and fused:  # every rank gathers the states and sums their gradient
         head = join + both
-    ends = pair + head + loss_bytes(rows * length, n, width)  # the table's pair first
+    ends = pair + head + loss_bytes(rows * length, n, width)  # the embedding table's pair is first
     if sequence:
         ends += _summed_norms(config, n, width)
-        if config.position == "learned":  # the table's gradient is joined from all ranks' tokens
+        if config.position == "learned":  # the table's gradient is gathered from all ranks' tokens
             ends += forms.all_gather(n, cut(length, n)[rank] * each)
     return config.layers * (block + backward) + ends
 
@@ -84,26 +84,26 @@ def tensor_parallel_bytes(
 def summed_bytes(
     config: Config, rows: int, length: int, n: int, *, width: int = 4, sequence: bool = False
 ) -> float:
-    """What of these bytes all-reduces send; with `sequence` the rest are gathers and scatters."""
+    """Count the bytes of all-reduces; with `sequence`, gathers and scatters send the rest."""
     if not sequence:
         return tensor_parallel_bytes(config, rows, length, n, width=width)
     return loss_bytes(rows * length, n, width) + _summed_norms(config, n, width)
 
 
 def check_cut(config: Config, length: int, n: int, rank: int) -> None:
-    """Refuse what `parallelize` and the model refuse, and a rank that there is not."""
+    """Refuse a rank that does not exist, and configs that `parallelize` or the model refuses."""
     if not 0 <= rank < n:
         raise ValueError(f"rank={rank} is none of the {n} ranks 0 to {n - 1}")
     if length > config.length:
         raise ValueError(
             f"a sequence of {length} tokens is longer than length={config.length} in the config"
         )
-    shares(config.heads, config.kv_heads, n)  # refuses heads that cannot be shared out
+    shares(config.heads, config.kv_heads, n)  # refuses heads that cannot be distributed
     check_vocabulary(config.vocabulary, n)
 
 
 def _shared_heads(config: Config, n: int, rank: int, width: int) -> float:
-    """The gradients of key/value heads that several ranks hold, summed over those: a block's."""
+    """Count a block's bytes for summing gradients of key/value heads that several ranks hold."""
     share = shares(config.heads, config.kv_heads, n)[rank]
     rows = 2 * share.kv_heads * config.head_size
     holders = len(share.holders)
@@ -112,17 +112,17 @@ def _shared_heads(config: Config, n: int, rank: int, width: int) -> float:
 
 
 def _summed_norms(config: Config, n: int, width: int) -> float:
-    """Each norm's weights on a rank's own tokens: their gradients are summed."""
+    """Count the bytes for summing the norms' gradients, which come from each rank's tokens."""
     return (2 * config.layers + 1) * forms.all_reduce(n, norm_bytes(config, width))
 
 
 def norm_bytes(config: Config, width: int) -> int:
-    """Of one norm's weights."""
+    """Count the bytes of one norm's weights."""
     return (2 if config.norm == "layer" and config.bias else 1) * config.hidden * width
 
 
 def loss_bytes(tokens: int, n: int, width: int) -> float:
-    """A token's largest logit and two sums, in float32 or better."""
+    """Count the bytes sent to reduce each token's largest logit and two sums, at least float32."""
     item = max(width, 4)
     return forms.all_reduce(n, tokens * item) + forms.all_reduce(n, 2 * tokens * item)
 
@@ -139,12 +139,12 @@ def generation_bytes(
     offered: int = 1,
     sequence: bool = False,
 ) -> int | float:
-    """Bytes that rank `rank` of `n` has to send for `count` new tokens in each of `rows` rows.
+    """Count the bytes that rank `rank` of `n` sends for `count` new tokens in each of `rows` rows.
 
-    A forward of s tokens completes 1 + 2·layers partial sums of b·s·h elements, `item` bytes each.
-    The prompt goes through once, then each new token but the last; every choice gathers the
-    `offered` entries of each rank. With `sequence` the tokens are cut: a single token is one
-    rank's, which sends it to the others.
+    A forward pass of s tokens completes 1 + 2·layers partial sums of b·s·h elements, `item` bytes
+    each. The prompt passes once, then each new token except the last. Each choice of a token
+    gathers `offered` entries of every rank. With `sequence` the tokens are sharded, so a single
+    token is on one rank, which sends it to the others.
     """
     sums, times_n = 1 + 2 * config.layers, 0
     for s in [prompt] + [1] * (count - 1) if count else []:

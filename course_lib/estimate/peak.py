@@ -1,7 +1,7 @@
-"""The most that a rank's device holds in a step: states, activations, and what is under way.
+"""The peak memory of a rank's device in a step: states, activations and working memory.
 
-A walk backwards through the decoder: activations go, gradients come, buckets leave, units are
-gathered. Not a bound but an estimate, held to 10 % of the meter. Lesson 12.
+The estimate walks through the decoder's backward pass, in which activations are freed, gradients
+appear, buckets are sent and units are gathered. Tests limit its error to 10 %. Lesson 12.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from course_lib.estimate.memory import States, states
 from course_lib.gpt import GPT, Config
 from course_lib.zero.partition import IN_FLIGHT, Bucket
 
-TEMPORARIES = 2  # as large as a part, while Adam divides by the root of its second moment
+TEMPORARIES = 2  # tensors as large as a part, while Adam divides by the root of its second moment
 
 
 @dataclass(frozen=True)
 class PeakEstimate:
-    """`held` between steps, and at the highest point of one: `activations`, and `working`, which is
-    gradients, buckets, gathered units, an operation's own. `where` names that point."""
+    """Bytes `held` between steps, and the `activations` and `working` bytes at the peak of a step.
+    `working` is gradients, buckets, gathered units and temporaries; `where` names the peak."""
 
     held: int
     activations: int
@@ -48,13 +48,13 @@ def step_peak(
     held: States | None = None,
     **zero: object,
 ) -> PeakEstimate:
-    """The device's peak in a step of `model` on `rows` sequences of `length` tokens; `zero` are the
-    options of `states`, or `held` is what it has counted already.
+    """Estimate the device's peak in a step of `model` on `rows` sequences of `length` tokens. Pass
+    the options of `states` as keywords, or its result as `held`.
 
-    For a cross-entropy of torch's over whole logits that nobody else keeps, or, where `cut` says
-    how the model was parallelized, our own; and an optimizer that goes from part to part
-    (foreach=False). Of `accumulate` micro-batches it is the last, which from stage 2 on finds the
-    sums of those before it.
+    The loss is torch's cross-entropy over full logits that no other code keeps, or our own loss if
+    `cut` describes how the model was parallelized. The optimizer updates part by part
+    (foreach=False). The last of `accumulate` micro-batches is counted; from stage 2 on, sums of
+    earlier ones exist.
     """
     held = held or states(model, **zero)
     way = _Way(held, keep, prefetch, first=accumulate == 1)
@@ -66,18 +66,18 @@ def step_peak(
 
 
 class _Way:
-    """Buckets, shards of gradients and units along the backward of a micro-batch: the `first` makes
-    the sums of gradients, a later one finds them there."""
+    """Buckets, gradient shards and units during the backward pass of a micro-batch. The `first`
+    micro-batch creates the gradient sums, and later ones add to them."""
 
     def __init__(self, held: States, keep: int, prefetch: int, *, first: bool):
         self.zero, self.kept, self.prefetch, self.first = held.zero, held.kept, prefetch, first
         self.stage, self.n, self.rank = held.zero[:3]
-        # In the order in which their gradients are complete, and in that of the forward.
+        # In the order in which gradients are complete, and in the order of the forward pass.
         self.buckets = held.partition.buckets[:: -1 if self.stage == 3 else 1]
         self.order = [unit for unit in self.buckets[::-1] if unit not in self.kept]
         self.of = {slot.parameter: b for b in self.buckets for slot in b.slots}
         self.missing = {b: {s.parameter for s in b.slots} for b in self.buckets}
-        self.open: set[Bucket] = set()  # that hold some gradients
+        self.open: set[Bucket] = set()  # buckets that hold some gradients
         self.flying: deque[Bucket] = deque()
         self.sent = 0
         self.here = self.zero.home is None  # gradients stay on the device
@@ -89,13 +89,13 @@ class _Way:
                 self.whole.add(unit)
 
     def walk(self, backward: Iterator[BackwardStretch]) -> Iterator[tuple[BackwardStretch, int]]:
-        """Each stretch, and the bytes at its highest point beside activations."""
+        """Yield each stretch, and its peak bytes in addition to activations."""
         for event in backward:
             self._bring(event.uses)
             most = event.own + self._now() + max((p.nbytes for p in event.gradients), default=0)
             after = 0 if event.last else event.own
             for p in event.gradients:
-                if p in self.of:  # the gradient is copied into its bucket, and then let go
+                if p in self.of:  # the gradient is copied into its bucket, and then freed
                     most = max(most, event.own + self._take(p) + p.nbytes, after + self._sends())
             yield event, most
         ends = [self._land() for _ in tuple(self.flying)]
@@ -106,7 +106,7 @@ class _Way:
             return
         gone = set(self.buckets[: self.sent])
         for unit in dict.fromkeys(self.of[p] for p in uses if p in self.of):
-            if unit in self.kept or unit in gone:  # a unit may leave before its block is done
+            if unit in self.kept or unit in gone:  # a unit may be freed before its block is done
                 continue
             place = self.order.index(unit)
             self.whole |= {unit, *self.order[max(0, place - self.prefetch) : place]} - gone
@@ -117,7 +117,7 @@ class _Way:
         return self._now()
 
     def _sends(self) -> int:
-        """Send what is full: the most meanwhile."""
+        """Send all full buckets, and return the most bytes held meanwhile."""
         most = 0
         while self.sent < len(self.buckets) and not self.missing[self.buckets[self.sent]]:
             if self.stage > 0:
@@ -131,8 +131,8 @@ class _Way:
         return most
 
     def _land(self) -> int:
-        """The oldest message is there. More than two pieces are summed in float32, in memory of
-        their own; a master copy's gradient is in float32 too, in the end or part by part."""
+        """Receive the oldest message, and return the peak bytes. More than two pieces are summed in
+        separate float32 memory. A master copy's gradient is also float32, in full or in parts."""
         bucket = self.flying[0]
         own, width, beside = size(bucket) // self.n, bucket.dtype.itemsize, self.n > 2
         summing = beside * (own if width >= 4 else own * 4 // width + own)
@@ -147,23 +147,23 @@ class _Way:
         return most
 
     def _shard(self, bucket: Bucket) -> int:
-        """Bytes of this rank's sums for a bucket."""
+        """Compute the bytes of this rank's sums for a bucket."""
         return size(bucket) // self.n * self._wider(bucket) if bucket.pieces(self.rank) else 0
 
     def _wider(self, bucket: Bucket) -> int:
-        """How much wider than a parameter what the optimizer updates is."""
+        """Compute the ratio of the width that the optimizer updates to a parameter's width."""
         return 4 // bucket.dtype.itemsize if self.zero.master else 1
 
     def _now(self) -> int:
-        # Of each message the pieces of the others; one rank alone copies its own.
+        # Of each message, the pieces of the other ranks, or its own copy with one rank.
         arriving = sum(size(b) // self.n * max(1, self.n - 1) for b in self.flying)
-        if self.stage < 2:  # the buckets' memory is held between steps too
+        if self.stage < 2:  # the buckets' memory counts as held between steps
             return arriving
         filled = sum(map(size, [*self.open, *self.flying]))
         return filled + arriving + self.summed + sum(map(size, self.whole))
 
     def update(self) -> int:
-        """While the optimizer works, and while what it made is gathered."""
+        """Compute the peak bytes while the optimizer works and while its result is gathered."""
         pieces = [(b, p) for b in self.buckets for p in b.pieces(self.rank)]
         wide = [p.numel * b.dtype.itemsize * self._wider(b) for b, p in pieces]
         parts = max(wide, default=0)
@@ -172,7 +172,7 @@ class _Way:
         copies = sorted(size(b) // self.n for b in self.buckets)[-IN_FLIGHT:]
         if self.stage < 3:
             return shards + max(working, sum(copies) if self.stage else 0)
-        # What is kept whole is looked through for changes, and gathered from where its shard is.
+        # Kept units are compared for changes, and gathered from the place of their shards.
         looked = max((summing(b.padded) for b in self.kept), default=0)
         fetched = max((size(b) // self.n for b in self.kept if self.zero.lent), default=0)
         return shards + max(working, looked, fetched)

@@ -1,7 +1,7 @@
-"""One way to run a step, what it needs, and what a parameter costs under it on every tier.
+"""One way to run a step, its needs, and the bytes of a parameter on every tier.
 
-Rows and micro-batches, recomputation, stage, offload, precision: what the ladder turns, rung by
-rung. The bytes are those of `memory`, from the number of parameters alone. Lesson 12.
+The ladder changes rows, micro-batches, recomputation, stage, offload and precision rung by rung.
+The bytes agree with `memory`, but need only the number of parameters. Lesson 12.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 
 from course_lib.zero import Precision
 
-FOLDER = Path("offload")  # files lie anywhere; a plan wants a name
+FOLDER = Path("offload")  # any folder, because a plan needs a name
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a step is run: `rows` sequences a micro-batch on each GPU, `accumulate` of those a step;
-    `optimizer` and `parameters` say where they wait; `lean`: no parameter stays whole."""
+    """Settings of a step: `rows` sequences per micro-batch and GPU, and `accumulate` micro-batches.
+    `optimizer` and `parameters` are their offload tiers. If `lean`, no parameter stays gathered."""
 
     rows: int
     accumulate: int = 1
@@ -32,7 +32,7 @@ class Setting:
 
     @property
     def offload(self) -> dict | None:
-        """What zero.engine takes as offload=."""
+        """Value for the offload= argument of zero.engine."""
         if self.optimizer is None and self.parameters is None:
             return None
         plan: dict = {"optimizer": self.optimizer, "parameters": self.parameters}
@@ -40,7 +40,7 @@ class Setting:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of an element in a product."""
+        """Dtype of an element in a product."""
         return Precision.named(self.precision).dtype
 
     @property
@@ -55,10 +55,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of a step: `gpu` at its highest point; `activations` that a forward keeps, None where
-    there is no form for them, and then none in `gpu`; `host` and `disk` of a node; and what a GPU
-    moves in a step: `sent` to others, `down` to the host and `up`, `read` from files and `written`.
-    """
+    """Bytes of a step. `gpu` is a GPU's peak, and `activations` the part kept by a forward pass (if
+    unknown, None and not part of `gpu`). `host` and `disk` are per node. The others are per GPU:
+    `sent` to other GPUs, moved `down` to the host and `up` from it, `read` from files and `written`
+    to files."""
 
     gpu: int
     activations: int | None
@@ -72,14 +72,14 @@ class Needs:
 
 
 def moves(setting: Setting, *, twice: bool = True) -> tuple[int, int]:
-    """(all-gathers, reduce-scatters) of the parameters' bytes over the replicas in a step; `twice`:
-    stage 3 gathers for the backward too."""
+    """Count the (all-gathers, reduce-scatters) of all parameters over the replicas in a step. With
+    `twice`, stage 3 gathers again for the backward pass."""
     k = setting.accumulate
     return {2: (1, k), 3: (2 * k if twice else k, k)}.get(setting.stage, (1, 1))
 
 
 def of_each(setting: Setting, n: int) -> tuple[float, float, float]:
-    """(device, host, disk) bytes that a parameter costs a rank while gradients are alive."""
+    """Compute the (device, host, disk) bytes of a parameter on a rank while gradients exist."""
     width, wide = setting.width, 4 if setting.master else setting.width
     parts = n if setting.stage else 1
     model = width / (n if setting.stage == 3 else 1)
@@ -87,7 +87,7 @@ def of_each(setting: Setting, n: int) -> tuple[float, float, float]:
     sums = wide / parts if setting.stage >= 2 or setting.master or setting.optimizer else 0
     values = wide / parts * (setting.master or bool(setting.optimizer or setting.parameters))
     if setting.optimizer and setting.parameters and not setting.master:
-        values = 0.0  # the shards on the host are what is updated
+        values = 0.0  # the update changes the shards on the host
     kept = 2 * wide / parts  # Adam's moments
     host = disk = 0.0
     if setting.optimizer is None:
@@ -102,6 +102,6 @@ def of_each(setting: Setting, n: int) -> tuple[float, float, float]:
         device -= model
         if setting.parameters == "cpu":
             host += model
-        elif setting.master:  # a file has them beside what is updated
+        elif setting.master:  # a file has them in addition to the masters
             disk += model
     return device, host, disk

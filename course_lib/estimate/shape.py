@@ -1,6 +1,6 @@
-"""How many parameters a model has, and how many its largest layer, read from shapes alone.
+"""The number of parameters in a model and in its largest layer, read only from shapes.
 
-From a Config or a model, neither of which needs a single number. Lesson 12.
+A Config or a model is enough, because no element is read. Lesson 12.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from course_lib.pretrained.sketch import without_numbers
 
 
 class Shape(NamedTuple):
-    """Distinct parameters in all, and those of the module with the most of its own."""
+    """Numbers of distinct parameters in a model, and in the module that directly holds most."""
 
     params: int
     largest_layer: int
 
 
 def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Module:
-    """A copy of a model that has shapes and no numbers, of `dtype` where one is given."""
-    if isinstance(model, Config):  # made here: nobody else's, and no copy is needed
+    """Copy a model with shapes but without values, in `dtype` if it is given."""
+    if isinstance(model, Config):  # made here, so no copy is needed
         return without_numbers(model).to(dtype)
     known: dict[int, object] = {}
     for x in [*model.parameters(), *model.buffers()]:
@@ -39,7 +39,7 @@ def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Mo
 def sketch_of(
     model: nn.Module | Config, dtype: torch.dtype | None, units: Sequence[nn.Module] | None
 ) -> tuple[nn.Module, Sequence[nn.Module] | None]:
-    """A sketch of a model, itself where it is one, and in it the modules that `units` are there."""
+    """Sketch a model, unless it already is a sketch, and find the sketch's modules for `units`."""
     if isinstance(model, Config):
         return sketch(model, dtype), units
     tensors = [*model.parameters(), *model.buffers()]
@@ -54,10 +54,10 @@ def sketch_of(
 
 
 def shape_of(model: nn.Module | Config) -> Shape:
-    """A shared parameter counts once in all, and in every layer that has it.
+    """Count parameters; a shared one counts once in the total, and once in each of its layers.
 
-    In our GPT some layers are joined into one product: they count as the layers that a checkpoint
-    has, Llama's as q, k, v and gate, up.
+    Our GPT joins some layers into one product. They count separately, as in a checkpoint: for
+    Llama, q, k, v, gate and up are five layers.
     """
     apart = isinstance(model, Config) and model.activation == "swiglu"
     if isinstance(model, Config):

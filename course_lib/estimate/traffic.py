@@ -1,7 +1,7 @@
-"""What a rank must send in a step, by the stage, the micro-batches and the units: closed forms.
+"""The bytes that a rank sends in a step, by stage, micro-batches and units, in closed form.
 
-In Ψ(N−1)/N: stages 0 and 1 take 2, stage 2 takes 1 + k, stage 3 at most 3k for k micro-batches.
-Norms and flags are no part of it. Lessons 09 to 11 derive these, lesson 12 adds offload.
+In units of Ψ(N−1)/N, stages 0 and 1 send 2, stage 2 sends 1 + k, and stage 3 sends at most 3k for k
+micro-batches, without norms and flags. Lessons 09 to 11 derive this; lesson 12 adds offload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from course_lib.ledger import forms
 from course_lib.zero.partition import Bucket
 from course_lib.zero.stage3.hooks import UNREAD
 
-FAST, LEAN = 1 << 60, 0  # bytes that stage 3 may keep from forward to backward
+FAST, LEAN = 1 << 60, 0  # bytes that stage 3 may keep until the backward pass
 
 
 def must_bytes(
@@ -30,11 +30,11 @@ def must_bytes(
     held: States | None = None,
     **zero: object,
 ) -> dict[str, float]:
-    """Bytes that each rank has to send in one step, by verb, from the second forward on; `zero` are
-    the options of `states`, or `held` is what it has counted already.
+    """Count the bytes that each rank sends in one step, by verb, from the second step on. Pass the
+    options of `states` as keywords, or its result as `held`.
 
-    Exact for a stage below 3. At stage 3 it counts a GPT's own order of use; of another model, that
-    each unit is used once, in the order of its parameters.
+    The count is exact below stage 3. At stage 3 it follows the order in which our GPT uses its
+    units. For other models it assumes that each unit is used once, in the order of the parameters.
     """
     held = held or states(model, **zero)
     stage, n = held.zero.stage, held.zero.n
@@ -54,22 +54,22 @@ def must_bytes(
 
 
 class Turn(NamedTuple):
-    """A use of a unit in the forward."""
+    """A use of a unit in the forward pass."""
 
     unit: Bucket
-    unread: bool  # an embedding's own: its backward looks at no weight
-    reached: bool  # its output wants a gradient, so that a backward follows
+    unread: bool  # an embedding's unit, whose backward reads no weight
+    reached: bool  # its output needs a gradient, so a backward follows
 
 
 def walk(
     held: States, *, keep: int, prefetch: int
 ) -> tuple[Mapping[Bucket, int], Mapping[Bucket, int]]:
-    """How often a forward and its backward gather each unit, and read its file if it has one.
+    """Count the gathers and file reads of each unit in one forward and backward pass.
 
-    A walk over their uses. The last use of a forward stays for the backward, which begins there; so
-    does what `keep` has room for. `prefetch` units ahead are asked for, and the one beyond them is
-    read: before an embedding's backward, which looks at no weight, in vain. A use that no gradient
-    reaches has no backward.
+    The last unit used stays gathered for the backward pass, which begins there, as do units within
+    `keep` bytes. The next `prefetch` units are gathered ahead, and the file of the unit after them
+    is read. Before an embedding's backward pass, which reads no weight, that read is wasted. A use
+    that no gradient reaches has no backward pass.
     """
     units, kept = held.modules, held.kept
     uses = uses_of(held.outline, {unit: units[unit] for unit in units if unit not in kept})
@@ -117,8 +117,8 @@ def walk(
 
 
 def uses_of(model: nn.Module, units: Mapping[Bucket, nn.Module]) -> list[Turn]:
-    """The units' uses in the order of a forward. A gradient is wanted from the first trained weight
-    on; the two embeddings work side by side, and neither hands it to the other."""
+    """List the units' uses in the order of a forward pass. From the first trained weight on,
+    gradients are needed, except between the two embeddings, which work in parallel."""
     of = {slot.parameter: unit for unit in units for slot in unit.slots}
     inside = {unit: set(module.modules()) for unit, module in units.items()}
     ours = isinstance(model, GPT)
@@ -153,12 +153,12 @@ def offload_bytes(
     held: States | None = None,
     **zero: object,
 ) -> dict[str, int]:
-    """What a step of one rank carries between the tiers: gradients `down` from the device to the
-    host, parameters `up` again, and what is `read` from files and `written` to them; `zero` are the
-    options of `states`, `offload` among them, or `held` is what it has counted already.
+    """Count the bytes that a step of one rank moves between the tiers: gradients `down` from the
+    device to the host, parameters `up` again, and bytes `read` from files and `written` to them.
+    Pass the options of `states`, including `offload`, as keywords, or its result as `held`.
 
-    States cross nothing but the file's border. Padding stays where it is, unless a whole shard is
-    brought up for a gather.
+    States move only between host and file. Padding stays in place, unless a full shard moves up for
+    a gather.
     """
     held = held or states(model, **zero)
     stage, plan = held.zero.stage, held.zero.plan
@@ -169,11 +169,11 @@ def offload_bytes(
         width, pieces = bucket.dtype.itemsize, bucket.pieces(held.zero.rank)
         own = sum(piece.numel for piece in pieces) * width
         trained = any(piece.slot.parameter.requires_grad for piece in pieces)
-        if plan.optimizer is None:  # what was updated goes down, and no gradient
+        if plan.optimizer is None:  # updated parameters go down, but no gradients
             found["down"] += own
-        elif any(slot.parameter.requires_grad for slot in bucket.slots):  # the whole shard's sums
+        elif any(slot.parameter.requires_grad for slot in bucket.slots):  # the full shard's sums
             found["down"] += own * (accumulate if stage >= 2 else 1)
-        if plan.parameters is None:  # files bring up their updates, the host all that it has
+        if plan.parameters is None:  # files send up their updates, the host sends all
             found["up"] += own if trained or plan.optimizer == "cpu" else 0
         else:
             once = bucket in held.kept

@@ -1,7 +1,7 @@
-"""A model as Transformers' own code makes it, without weights: its parameters, and what it keeps.
+"""A model from Transformers' own code, without weights: its parameters and kept activations.
 
-Its forward runs on torch's fake tensors, which have shapes and no memory, and autograd says what it
-keeps for the backward: any architecture is counted so, and none by a formula. Lesson 12.
+Its forward pass runs on torch's fake tensors, which have shapes but no memory, and autograd reports
+the kept tensors. This works for any architecture, without formulas. Lesson 12.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from course_lib.estimate.forward_watch import (
     stacks,
 )
 
-FUSED = "course_fused"  # the attention that is counted, by the name under which Transformers has it
-LOSS = 2 * 4  # bytes of a logit while the loss is made: a float32 copy, and its gradient
+FUSED = "course_fused"  # the counted attention, under this name in Transformers
+LOSS = 2 * 4  # bytes of a logit while the loss is computed: a float32 copy and its gradient
 
 
 @dataclass(frozen=True)
 class KeptBytes:
-    """Bytes that a forward keeps on one rank: those of each of the `blocks`, of a block's input
-    (`entry`), of what is before and after the blocks (`ends`); and what the `loss` needs too. With
-    `recompute` a block keeps its input, and all of them the outputs of `products`."""
+    """Bytes that a forward pass keeps on one rank: for each of the `blocks`, for a block's input
+    (`entry`), for the `ends` before and after the blocks, and for the `loss`. With `recompute`, a
+    block keeps its input, and all blocks together keep the outputs of `products`."""
 
     blocks: tuple[int, ...]
     entry: int
@@ -52,19 +52,19 @@ class KeptBytes:
 
     @property
     def total(self) -> int:
-        """When the forward has ended and the loss is there."""
+        """Bytes at the end of the forward pass, when the loss exists."""
         again = self.entry * len(self.blocks) + self.products
         return (again if self.recompute else sum(self.blocks)) + self.ends
 
     @property
     def peak(self) -> int:
-        """With what the backward adds at its highest point."""
+        """Bytes including the most that the backward pass adds."""
         again = max(self.blocks, default=0) if self.recompute else 0
         return self.total + max(self.loss, again)
 
 
 class TransformersModel:
-    """The model that a config.json with these keys describes; `where` names it in errors."""
+    """A model described by the keys of a config.json, which error messages call `where`."""
 
     def __init__(self, keys: Mapping, where: object, dtype: torch.dtype = torch.bfloat16):
         self.keys, self.where, self.dtype = keys, where, dtype
@@ -77,25 +77,25 @@ class TransformersModel:
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether it is known which layers tensor parallelism cuts."""
+        """True if the layers that tensor parallelism shards are known."""
         return bool(self._ways)
 
     def params_of_rank(self, tp: int) -> int:
-        """The parameters of one of `tp` ranks, the vocabulary shared among them too."""
+        """Count the parameters on one of `tp` ranks, which also share the vocabulary."""
         return int(self._of_rank("all", tp))
 
     def product_params(self, tp: int = 1) -> float:
-        """Those with which such a rank multiplies each token: of experts the ones that the token is
-        sent to, and no table that is only looked up in."""
+        """Count the parameters that one of `tp` ranks multiplies with each token, with only the
+        experts to which the token is sent, and without tables that are only looked up."""
         return self._of_rank("products", tp)
 
     def head_params(self, tp: int = 1) -> float:
-        """Those of the head among them."""
+        """Count the head's parameters on one of `tp` ranks."""
         return self._of_rank("head", tp)
 
     @cached_property
     def _products(self) -> dict[nn.Parameter, float]:
-        """Each parameter of a product, and the part of it that a token meets."""
+        """Each parameter of a product, and the fraction of it that a token uses."""
         ways, head = self._ways.items(), head_of(self.model)
         experts = {p for layer, way in ways if way == "both" for p in layer.parameters()}
         tables = [layer for layer in self.model.modules() if isinstance(layer, nn.Embedding)]
@@ -106,8 +106,8 @@ class TransformersModel:
 
     @cached_property
     def sums(self) -> int:
-        """How many partial sums a forward has under tensor parallelism, but for the table's: one
-        after each layer that is cut by rows."""
+        """Number of partial sums in a tensor-parallel forward pass: one after each row-parallel
+        layer, without the sum of the embedding table."""
         blocks = (block for stack in stacks(self.model) for block in stack)
         layers = (layer for block in blocks for layer in block.modules())
         return sum(self._ways.get(layer, "columns") != "columns" for layer in layers)
@@ -118,7 +118,7 @@ class TransformersModel:
 
     @property
     def heads(self) -> tuple[int, int]:
-        """(heads of queries, heads of keys and values); 0 where the config names none."""
+        """(query heads, key/value heads), or 0 if the config does not state them."""
         heads = getattr(self.config, "num_attention_heads", 0)
         return heads, getattr(self.config, "num_key_value_heads", None) or heads
 
@@ -138,7 +138,7 @@ class TransformersModel:
 
     @cached_property
     def _shared(self) -> set[nn.Parameter]:
-        """What tensor parallelism cuts."""
+        """The parameters that tensor parallelism shards."""
         shared = {p for layer in self._ways for p in layer.parameters()}
         for table in (self.model.get_input_embeddings(), head_of(self.model)):
             shared |= set() if table is None else set(table.parameters())
@@ -146,21 +146,21 @@ class TransformersModel:
 
     @cached_property
     def attention_width(self) -> int:
-        """The sum over all layers of what their heads are wide together."""
+        """The total width of all heads, summed over the layers."""
         heads, _ = self.heads
         size = getattr(self.config, "head_dim", None) or self.config.hidden_size // max(1, heads)
         return sum(map(len, stacks(self.model))) * heads * size
 
     @property
     def _active(self) -> float:
-        """The part of the experts to which a token is sent."""
+        """The fraction of the experts to which a token is sent."""
         names = ("num_local_experts", "num_experts", "n_routed_experts")
         every = next((n for name in names if (n := getattr(self.config, name, 0))), 1)
         return getattr(self.config, "num_experts_per_tok", every) / every
 
     def adapt(self, rank: int) -> int:
-        """Freeze all parameters, and put adapters of this rank (LoRA) beside each linear layer of
-        the blocks; how many parameters those have."""
+        """Freeze all parameters, add LoRA adapters of this rank to each linear layer of the blocks,
+        and return the number of added parameters."""
         self.model.requires_grad_(False)
         added = 0
         for layer in linear_layers(self.model):
@@ -182,12 +182,12 @@ class TransformersModel:
         recompute: bool = False,
         selective: bool = False,
     ) -> KeptBytes:
-        """Bytes that a forward and its loss keep, of `rows` sequences of `length` tokens, on one of
-        `tp` ranks; with `sequence` these share the tokens between the cut layers too. With
-        `recompute` a block keeps its input alone, or, `selective`, what its products give too.
+        """Count the bytes that a forward pass and its loss keep on one of `tp` ranks, for `rows`
+        sequences of `length` tokens. With `sequence`, ranks share tokens between layers. With
+        `recompute` a block keeps only its input, and with `selective` its products' outputs too.
 
-        Attention is counted as a fused kernel keeps it, but in the few families whose code has no
-        place for another.
+        Attention is counted as in a fused kernel, except for the few families whose code does not
+        allow one.
         """
         (blocks, ends, products), (more_blocks, more_ends, _) = (
             self._regions(n, length) for n in (1, 2)
@@ -227,11 +227,11 @@ class TransformersModel:
     def _make(self) -> nn.Module:
         kind = self.keys.get("model_type")
         if kind is None:
-            raise ValueError(f"{self.where} says no model_type: is it a config.json of a model?")
+            raise ValueError(f"{self.where} states no model_type. Is it a config.json of a model?")
         if importlib.util.find_spec("transformers") is None:
             raise ValueError(
-                f"{self.where}: model_type={kind!r} is read by transformers, which has to be "
-                "installed (pip install transformers)"
+                f"{self.where}: model_type={kind!r} needs transformers, which is not installed "
+                "(pip install transformers)"
             )
         import transformers
 
@@ -239,7 +239,7 @@ class TransformersModel:
         try:
             config = transformers.CONFIG_MAPPING[kind].from_dict(dict(self.keys))
             if getattr(config, "quantization_config", None) is not None:
-                del config.quantization_config  # what is trained is not quantized
+                del config.quantization_config  # the trained model is not quantized
             if config.is_encoder_decoder:
                 for name in ("pad_token_id", "decoder_start_token_id"):
                     if getattr(config, name, None) is None:
@@ -248,11 +248,11 @@ class TransformersModel:
             if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():
                 model.set_attn_implementation(FUSED)
             return model
-        except Exception as error:  # whatever a foreign config's or model's code raises
+        except Exception as error:  # any error of a foreign config's or model's code
             first = (" ".join(str(error).split()) or type(error).__name__)[:200]
             raise ValueError(
-                f"{self.where}: transformers makes no model of model_type={kind!r} from this: "
-                f"{first}"
+                f"{self.where}: transformers makes no model of model_type={kind!r} from this "
+                f"({first})"
             ) from error
 
 
@@ -273,8 +273,8 @@ def _maker(config: object) -> Callable:
 def _fused(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: object
 ) -> tuple[Tensor, None]:
-    """Attention through a kernel that keeps no pairs of tokens, and needs no mask for a causal one
-    or a window. A bias that is trained, such as T5's for distances, keeps them."""
+    """Compute attention with a kernel that keeps no pairs of tokens and needs no mask for causal
+    attention or a window. With a trained bias, such as T5's for distances, the pairs are kept."""
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     bias = options.get("position_bias")
@@ -295,6 +295,6 @@ def _register_fused_attention() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Transformers' advice on a config's form is no part of a command's answer."""
+    """Hide Transformers' warnings about a config, because they are not part of the result."""
     with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         yield

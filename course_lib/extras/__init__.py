@@ -1,1 +1,1 @@
-"""What stands beside the course's two axes: other axes, and weights in few bits. Lesson 15."""
+"""Additions to the course's two axes: other axes, and weights in few bits. Lesson 15."""

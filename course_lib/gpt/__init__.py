@@ -1,6 +1,6 @@
-"""One dense, readable decoder, GPT-2 or Llama by its config: what all later lessons cut.
+"""One readable dense decoder, GPT-2 or Llama depending on its config, for all later lessons.
 
-`config.py` says what a model is, `model.py` is the model. Lesson 05.
+`config.py` describes a model and `model.py` defines it. Lesson 05.
 """
 
 from course_lib.gpt.config import Config

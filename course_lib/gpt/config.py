@@ -1,6 +1,6 @@
-"""What a decoder is: its sizes and the traits of its family, each refused where it cannot be.
+"""Description of a decoder: its sizes and the traits of its family, which are all checked.
 
-A key that does not exist is an error here, never a default that stays in place. Lesson 08.
+An unknown key raises an error, so that a misspelled key cannot leave a default in place. Lesson 08.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Config:
-    """The sizes and the family traits of a decoder; `Config.gpt2()` and `Config.llama()` set the
-    traits, `changed(hidden=…)` gives a config with other values."""
+    """The sizes and the family traits of a decoder. `Config.gpt2()` and `Config.llama()` set the
+    traits; `changed(hidden=…)` returns a config with other values."""
 
     vocabulary: int = 50257
     length: int = 1024  # the longest sequence
@@ -27,17 +27,17 @@ class Config:
     layers: int = 12
     heads: int = 12
     kv_heads: int | None = None  # None: as many as heads
-    inner: int | None = None  # width of the MLP; None: four times the hidden size
+    inner: int | None = None  # width of the MLP; by default 4 × hidden
     position: str = "learned"
     norm: str = "layer"
     activation: str = "gelu_tanh"
     bias: bool = True
-    tied: bool = True  # the head shares the weight of the token table
+    tied: bool = True  # the head shares the weight of the embedding table
     dropout: float = 0.0  # after the embedding and at the end of each branch
     attention_dropout: float = 0.0  # on the attention's weights
     epsilon: float = 1e-5  # in the norms
     rotary_base: float = 10000.0
-    recompute: bool = False  # keep a block's input alone, and run it again in the backward
+    recompute: bool = False  # keep only each block's input and recompute in the backward
 
     def __new__(cls, *args, **keys):
         _known(keys)
@@ -49,13 +49,13 @@ class Config:
         for name in ("vocabulary", "length", "hidden", "layers", "heads", "kv_heads", "inner"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} has to be a whole number, 1 or more")
+                raise ValueError(f"{name}={value!r} must be an integer of 1 or more")
         for name, valid in _CHOICES.items():
             if getattr(self, name) not in valid:
-                raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(valid)}")
+                raise ValueError(f"{name}={getattr(self, name)!r} is not among {', '.join(valid)}")
         for name in ("dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} has to lie from 0 to below 1")
+                raise ValueError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
         if self.hidden % self.heads:
             near = [n for n in range(1, self.hidden + 1) if self.hidden % n == 0]
             near = sorted(near, key=lambda n: abs(n - self.heads))[:3]
@@ -68,23 +68,23 @@ class Config:
         if self.heads % self.kv_heads:
             fit = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
             raise ValueError(
-                f"heads={self.heads} cannot be shared out over kv_heads={self.kv_heads}: each key/"
+                f"heads={self.heads} cannot be divided among kv_heads={self.kv_heads}: each key/"
                 f"value head serves equally many heads. Take one of {', '.join(map(str, fit))}"
             )
         if self.position == "rotary" and self.head_size % 2:
             raise ValueError(
-                f"rotary positions turn pairs of numbers, and a head of {self.hidden} / "
+                f"rotary positions rotate pairs of elements, but a head of {self.hidden} / "
                 f"{self.heads} = {self.head_size} is odd; take other sizes, or position='learned'"
             )
 
     @classmethod
     def gpt2(cls, **keys) -> Config:
-        """GPT-2's traits: learned positions, LayerNorm, GELU by tanh, biases, a tied head."""
+        """Set GPT-2's traits: learned positions, LayerNorm, GELU by tanh, biases, a tied head."""
         return cls(**keys)
 
     @classmethod
     def llama(cls, **keys) -> Config:
-        """Llama's traits: rotary positions, RMSNorm, SwiGLU, no biases, an untied head."""
+        """Set Llama's traits: rotary positions, RMSNorm, SwiGLU, no biases, an untied head."""
         _known(keys)
         traits = {
             "position": "rotary",
@@ -97,11 +97,11 @@ class Config:
 
     @classmethod
     def read(cls, keys: Mapping) -> Config:
-        """A config from a mapping, such as a JSON file's; a key that does not exist is refused."""
+        """Build a config from a mapping, such as a JSON file's; an unknown key raises an error."""
         return cls(**keys)
 
     def changed(self, **keys) -> Config:
-        """The same config with other values. What follows from a size has to be given again."""
+        """Return this config with other values. Values derived from a size must be passed again."""
         _known(keys)
         return replace(self, **keys)
 
@@ -114,7 +114,7 @@ class Config:
 
 
 def _known(keys: Mapping) -> None:
-    """A config key that is misspelt would leave a default in place without a word."""
+    """Raise on an unknown config key, which would silently leave a default in place."""
     names = [field.name for field in fields(Config)]
     for key in keys:
         if key not in names:

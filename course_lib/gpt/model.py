@@ -1,8 +1,8 @@
-"""The dense decoder: GPT-2 or Llama by its config, whole on one device, readable alone.
+"""The dense decoder on one device: GPT-2 or Llama, depending on its config.
 
-Every later lesson cuts this model and is held against it. Products that share an input are single
-ones, `qkv` and SwiGLU's `gate_up`, so that they share one message about it as well. The block is in
-lesson 05, the model in lesson 08.
+Every later lesson shards this model and compares the result with it. Products with the same input,
+`qkv` and SwiGLU's `gate_up`, are fused, so that they share one message. Lesson 05 explains the
+block, and lesson 08 the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from course_lib.gpt.config import Config
 
 
 class RMSNorm(nn.Module):
-    """x over its root mean square, times a weight; the mean is taken in float32 or better."""
+    """x divided by its root mean square, times a weight; the mean uses float32 or float64."""
 
     def __init__(self, size: int, epsilon: float):
         super().__init__()
@@ -38,10 +38,10 @@ def norm(config: Config) -> nn.Module:
 
 
 def rotate(x: Tensor, base: float, start: int | Tensor = 0) -> Tensor:
-    """Rotary positions: each pair of numbers of a head turned by an angle that grows with s.
+    """Rotate each pair of a head's elements by an angle that grows with the position.
 
-    The pairs are number i and number i + d/2, as Llama's published weights have them; `start` is
-    the position of the first token in x, or (b, 1, 1), that of each row.
+    The pairs are elements i and i + d/2, as in Llama's published weights. `start` is the position
+    of the first token in x, either one number or (b, 1, 1) for each row.
     """
     s, d = x.shape[-2:]
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -55,9 +55,9 @@ def rotate(x: Tensor, base: float, start: int | Tensor = 0) -> Tensor:
 
 
 class Cache:
-    """The keys and values of the tokens so far, (b, kv heads, s, d), so that none is made twice.
+    """Keys and values (b, kv heads, s, d) of all tokens so far, kept so that each is computed once.
 
-    `padding`, (b,): so many places on the left of each row hold no token; None: no row is padded.
+    `padding`, (b,), is the number of padded places on the left of each row; None means no padding.
     """
 
     def __init__(self, padding: Tensor | None = None):
@@ -71,11 +71,11 @@ class Cache:
 
     @property
     def first(self) -> int | Tensor:
-        """The position of the next token, or (b, 1, 1), that of each row: below 0 in padding."""
+        """The position of the next token, or (b, 1, 1) for each row; it is negative in padding."""
         return self.length if self.padding is None else self.length - self.padding[:, None, None]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values, the new ones last."""
+        """Append new keys and values, and return all of them."""
         if self.k is not None:
             k, v = torch.cat((self.k, k), dim=2), torch.cat((self.v, v), dim=2)
         self.k, self.v = k, v
@@ -83,14 +83,14 @@ class Cache:
 
 
 class Heads(nn.Module):
-    """What happens inside the heads: no head ever reads another's numbers, whoever holds it."""
+    """The computation inside attention heads, where each head reads only its own elements."""
 
     def __init__(self, dropout: float):
         super().__init__()
         self.dropout = dropout
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Tensor:
-        # q: (b, heads, s, d); k, v: (b, kv heads, s, d), each serving equally many heads
+        # q is (b, heads, s, d); k and v are (b, kv heads, s, d), each serving equally many heads
         p = self.dropout if self.training else 0.0
         shared = k.shape[1] < q.shape[1]
         new, known = q.shape[2], k.shape[2]
@@ -98,9 +98,9 @@ class Heads(nn.Module):
             return F.scaled_dot_product_attention(
                 q, k, v, dropout_p=p, is_causal=True, enable_gqa=shared
             )
-        # The first new token sees all that came before it, and itself.
+        # The first new token attends to all earlier tokens and to itself.
         seen = torch.ones(new, known, dtype=torch.bool, device=q.device).tril(known - new)
-        if padding is not None:  # no token looks at padding, which looks at itself alone
+        if padding is not None:  # no token attends to padding, which attends only to itself
             empty = torch.arange(known, device=q.device) < padding[:, None]  # (b, known)
             alike = ~empty[:, None, :] | empty[:, known - new :, None]  # (b, new, known)
             seen = (seen & alike)[:, None]
@@ -108,7 +108,7 @@ class Heads(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention. Query head i reads key/value head i // (heads / kv heads).
+    """Causal attention, in which query head i reads key/value head i // (heads / kv heads).
 
     A rank that holds some of the heads runs this same code, with smaller `heads` and `kv_heads`.
     """
@@ -128,7 +128,7 @@ class Attention(nn.Module):
         joined = self.qkv(x)  # (b, s, heads·d + 2·kv heads·d)
         b, s = joined.shape[:2]
         parts = joined.split(sizes, dim=-1)
-        d = self.head_size  # counted, and not -1: a rank may have no rows
+        d = self.head_size  # explicit instead of -1, because a rank may have no rows
         q, k, v = (part.view(b, s, part.shape[-1] // d, d).transpose(1, 2) for part in parts)
         if self.rotary:
             first = 0 if past is None else past.first
@@ -141,7 +141,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Widen, bend, narrow: GPT-2's GELU, or Llama's SwiGLU, whose gate and up are one product."""
+    """The MLP of GPT-2 with GELU, or of Llama with SwiGLU, where gate and up are one product."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -161,7 +161,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """x plus what attention says, plus what the MLP says of that; each looks at a normed copy."""
+    """A pre-norm block: x + attention(norm(x)), followed by x + MLP(norm(x))."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -175,7 +175,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens in, logits over the vocabulary out."""
+    """The decoder, which computes logits over the vocabulary from token ids."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -191,7 +191,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def start(self) -> None:
-        """GPT-2's initial weights: small normals, smaller where a branch joins the residual."""
+        """Set initial weights as in GPT-2: normal, smaller where a branch joins the residual."""
         for name, parameter in self.named_parameters():
             self.start_one(name, parameter)
         if self.config.tied:
@@ -199,7 +199,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def start_one(self, name: str, parameter: Tensor) -> None:
-        """The initial numbers of one parameter, in place, by its name."""
+        """Set the initial values of one parameter, in place, by its name."""
         if name.endswith("bias"):
             parameter.zero_()
         elif parameter.dim() > 1:
@@ -210,8 +210,8 @@ class GPT(nn.Module):
             parameter.fill_(1.0)
 
     def embed(self, ids: Tensor, first: int = 0, padding: Tensor | None = None) -> Tensor:
-        """(b, s) token ids, the first of them at place `first`, to (b, s, h). Positions count from
-        each row's first token, which stands after its `padding`, (b,)."""
+        """(b, s) token ids, starting at position `first` -> (b, s, h). Learned positions count from
+        each row's first token after its `padding`, (b,)."""
         stop, longest = first + ids.shape[-1], self.config.length
         if stop > longest:
             raise ValueError(
@@ -227,9 +227,9 @@ class GPT(nn.Module):
         return self.dropout(x)
 
     def states(self, ids: Tensor, past: Sequence[Cache] | None = None) -> Tensor:
-        """(b, s) token ids to the last hidden states, (b, s, h), normed for the head.
+        """(b, s) token ids -> (b, s, h), the last hidden states, normalized for the head.
 
-        `past` is a cache for each block, of the tokens that came before these.
+        `past` has one cache for each block, with the keys and values of earlier tokens.
         """
         before = past[0] if past else Cache()
         x = self.embed(ids, before.length, before.padding)
@@ -246,5 +246,5 @@ class GPT(nn.Module):
         past: Sequence[Cache] | None = None,
         head: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """(b, s) token ids to logits, (b, s, v), or to what another `head` makes of the states."""
+        """(b, s) token ids -> (b, s, v) logits, or the result of a different `head`."""
         return (head or self.head)(self.states(ids, past))

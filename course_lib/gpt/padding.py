@@ -1,7 +1,7 @@
-"""Prompts of unequal lengths as one batch: padding on the left, so that all of them end together.
+"""Prompts of unequal lengths as one batch, padded on the left so that all of them end together.
 
-The next word is then the last place's in every row. A cache that knows the padding sees to it that
-no token looks at it, and that positions count from each row's first token. Lesson 08.
+The next token then follows the last place in every row. A cache that knows the padding ensures that
+no token attends to it, and that positions start at each row's first token. Lesson 08.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from torch import Tensor
 
 
 def as_lists(prompts: Tensor | Sequence[Tensor | Sequence[int]]) -> list:
-    """The ids as plain lists."""
+    """Return the prompts' ids as plain lists."""
     return [row.tolist() if isinstance(row, Tensor) else list(row) for row in prompts]
 
 
 def left_padded(
     prompts: Tensor | Sequence[Tensor | Sequence[int]], device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
-    """Prompts → (b, s) ids, and (b,) how many places on the left of each row are padding.
+    """Prompts -> (b, s) ids, and the number of padded places on the left of each row, (b,).
 
-    A tensor is such a batch already, and has none; so has a list whose prompts are equally long.
+    The padding is None for a tensor, which is already a batch, and for prompts of equal length.
     """
     if isinstance(prompts, Tensor):
         return prompts, None
@@ -32,7 +32,7 @@ def left_padded(
         if row.dim() != 1 or not row.numel() or not whole:
             kind = "without a token" if not row.numel() else f"{row.dtype} {tuple(row.shape)}"
             raise ValueError(
-                f"prompt {i} of {len(rows)} is {kind}: each is a list of token ids, one or more"
+                f"prompt {i} of {len(rows)} is {kind}, but each must be a list of token ids"
             )
     longest = max((len(row) for row in rows), default=1)
     ids = torch.zeros((len(rows), longest), dtype=torch.long, device=device)
@@ -43,6 +43,6 @@ def left_padded(
 
 
 def without_padding(ids: Tensor, padding: Tensor | None) -> list[Tensor]:
-    """(b, s) ids → each row from its first token on."""
+    """(b, s) ids -> each row from its first token on."""
     first = [0] * len(ids) if padding is None else padding.tolist()
     return [row[start:] for row, start in zip(ids, first, strict=True)]

@@ -1,17 +1,12 @@
-"""Text from weights that no rank holds whole: ZeRO's stage 3 streams them, beside a tp group.
+"""Text from sharded weights: streaming with ZeRO's stage 3, compared with a tp group.
 
-In the order of reading: text, cost, seconds, with_deepspeed. `zero.inference` shards the
-model; here are the prompts of all ranks, what a word costs, and the same in DeepSpeed, which is
-imported where it is used. Lesson 14.
+Reading order: text, cost, seconds, with_deepspeed. `zero.inference` shards the model. This package
+handles the prompts of all ranks, a token's cost, and the same task in DeepSpeed, which is imported
+only where it is used. Lesson 14.
 """
 
 from course_lib.inference.cost import break_even_rows, streamed_bytes
-from course_lib.inference.seconds import (
-    Forward,
-    fit,
-    meeting_rows,
-    seconds_by_rows,
-)
+from course_lib.inference.seconds import Forward, fit, meeting_rows, seconds_by_rows
 from course_lib.inference.text import generate
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""What a word costs in bytes: streamed weights by the forward, tensor parallelism by the row.
+"""The cost of a token in bytes: streaming has a cost per forward pass, tensor parallelism per row.
 
-At stage 3 a forward gathers Ψ(N−1)/N elements, whatever the batch. Over tp each row sends its own
-partial sums, 2(1 + 2L)·h·(N−1)/N elements a token. Where the two meet is the break-even. Lesson 14.
+At stage 3 a forward pass gathers Ψ(N−1)/N elements for any batch. Over tp the partial sums of each
+row are sent, 2(1 + 2L)·h·(N−1)/N elements per token. At the break-even both are equal. Lesson 14.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def streamed_bytes(
     keep: int = 0,
     synced: bool = True,
 ) -> int | float:
-    """Bytes that each of `n` ranks has to send for so many forwards, its rows whatever they are.
+    """Return the bytes that each of `n` ranks sends in `forwards` passes with any number of rows.
 
-    `forwards` is the largest count of new words of any rank. A tied head is gathered again for its
-    second use. `keep` and `units` are those of `zero.inference`; with `synced` a byte goes round
-    before each forward and once at the end.
+    `forwards` is the largest number of new tokens on any rank. A tied head is gathered twice.
+    `keep` and `units` are arguments of `zero.inference`. `synced` adds one byte per rank before
+    each forward pass and once at the end.
     """
     if n < 1 or forwards < 0:
-        raise ValueError(f"n={n} ranks, 1 or more, make forwards={forwards}, 0 or more")
+        raise ValueError(f"n={n} must be 1 or more, and forwards={forwards} must be 0 or more")
     outline, units = sketch_of(model, dtype, units)
     buckets, whole = units_of(outline, n, units, 0)
     away = whole | _kept(buckets, keep)
@@ -50,7 +50,7 @@ def streamed_bytes(
 
 
 def _kept(units: Sequence[Bucket], keep: int) -> set[Bucket]:
-    """The units that `keep` bytes leave whole: the smallest first."""
+    """Return the units that stay gathered within `keep` bytes, the smallest first."""
     found = set()
     for unit in sorted(units, key=lambda unit: unit.padded * unit.dtype.itemsize):
         keep -= unit.padded * unit.dtype.itemsize
@@ -63,10 +63,10 @@ def _kept(units: Sequence[Bucket], keep: int) -> set[Bucket]:
 def break_even_rows(
     config: Config, n: int, *, prompt: int, count: int, item: int, keep: int = 0
 ) -> int | None:
-    """The fewest rows of all ranks together with which streamed weights send fewer bytes than
-    tensor parallelism over the same ranks, for `count` words after prompts of `prompt` tokens.
+    """Return the fewest rows, over all ranks, for which streaming sends fewer bytes than tensor
+    parallelism for `count` tokens after prompts of `prompt` tokens.
 
-    `item`: bytes of an element. None where one rank, or no word, sends nothing either way.
+    `item` is the bytes of an element. For one rank or no token, the result is None.
     """
     if n < 2 or count < 1:
         return None

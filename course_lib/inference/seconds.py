@@ -1,8 +1,8 @@
-"""Tokens per second against the batch: a forward's time is a constant and a part for each row.
+"""Tokens per second by batch size: a forward pass takes a constant time plus a time for each row.
 
-The constant is the weights' way to the rank, which every row of the batch shares; so throughput
-grows with the batch until computing takes as long. Two constants, fitted to what was measured here.
-Lesson 14.
+The constant is the time to stream the weights, which all rows of a batch share. Throughput
+therefore grows with the batch until computation takes as long as streaming. Both constants are
+fitted to local measurements. Lesson 14.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from course_lib.collectives.call import Group, device_of
 
 @dataclass(frozen=True)
 class Forward:
-    """Seconds of one forward: `fixed`, whatever the batch, and `row` for each row of a rank."""
+    """The seconds of a forward pass: `fixed` for any batch, plus `row` per row on a rank."""
 
     fixed: float
     row: float
 
     def seconds(self, rows: float) -> float:
-        """For so many rows of each rank, one after the other."""
+        """Predict the seconds of a forward pass with `rows` rows on each rank."""
         return self.fixed + self.row * rows
 
     def tokens_per_second(self, rows: float, *, ranks: int = 1) -> float:
-        """Of all ranks together, each with so many rows of its own."""
+        """Predict the throughput of all ranks together, each with `rows` rows."""
         return ranks * rows / self.seconds(rows)
 
 
 def fit(measured: Mapping[int, float]) -> Forward:
-    """(rows of a rank → seconds of a forward) → the two constants, none below 0: least squares of
-    the relative errors."""
+    """Fit both constants, each at least 0, to {rows on a rank: seconds of a forward pass}, by least
+    squares of the relative errors."""
     if len(measured) < 2:
-        raise ValueError(f"two constants need two batches or more, and here is {len(measured)}")
+        raise ValueError(f"two constants need at least two batches, but here is {len(measured)}")
     if not all(rows > 0 and seconds > 0 for rows, seconds in measured.items()):
-        raise ValueError("every batch has 1 row or more and took some time")
+        raise ValueError("every batch must have at least 1 row and a time above 0")
     rows = torch.tensor(list(measured), dtype=torch.float64)
     seconds = torch.tensor(list(measured.values()), dtype=torch.float64)
     parts = torch.stack((1 / seconds, rows / seconds), 1)  # (batches, 2): each part's share
     fixed, row = torch.linalg.lstsq(parts, torch.ones(len(rows), 1).double()).solution[:, 0]
-    if fixed < 0 or row < 0:  # the better of the two lines with one constant alone
+    if fixed < 0 or row < 0:  # the better of the two fits with only one constant
         ones = [parts[:, i].sum() / parts[:, i].square().sum() for i in (0, 1)]
         off = [(parts[:, i] * ones[i] - 1).square().sum() for i in (0, 1)]
         fixed, row = (ones[0], 0.0) if off[0] < off[1] else (0.0, ones[1])
@@ -54,12 +54,12 @@ def fit(measured: Mapping[int, float]) -> Forward:
 
 
 def meeting_rows(streamed: Forward, together: Forward, n: int) -> float | None:
-    """The rows of all ranks at which `n` ranks with streamed weights, each with its own rows, and
-    the same ranks with a cut model, all with all rows, write equally many tokens a second.
+    """Return the total rows at which two methods generate equally many tokens per second: streaming
+    on `n` ranks with their own rows, and tensor parallelism over these ranks, each with all rows.
 
-    streamed.fixed + streamed.row·B/n = together.fixed + together.row·B, solved for B; None where
-    one of the two is the faster one at every batch. Where both compute equally fast and bytes alone
-    make the difference, it is the break-even of the bytes.
+    It solves streamed.fixed + streamed.row·B/n = together.fixed + together.row·B for B, or returns
+    None if one method is always faster. If both compute equally fast and differ only in bytes sent,
+    the result is the break-even of bytes.
     """
     slower, later = streamed.fixed - together.fixed, together.row - streamed.row / n
     return slower / later if slower * later > 0 else None
@@ -73,13 +73,13 @@ def seconds_by_rows(
     group: Group,
     repeat: int = 3,
 ) -> dict[int, float]:
-    """Seconds of one forward for each batch, the median of `repeat` runs of the slowest rank.
+    """Measure the seconds of a forward pass by batch: the slowest rank, median of `repeat` runs.
 
-    `write(b)` makes `forwards` forwards of b rows, on every rank of the group alike. A first run of
-    each batch is not counted.
+    `write(b)` runs `forwards` forward passes with b rows on every rank of the group. The first run
+    of each batch is not counted.
     """
     if forwards < 1 or repeat < 1:
-        raise ValueError(f"forwards={forwards} and repeat={repeat} have to be 1 or more")
+        raise ValueError(f"forwards={forwards} and repeat={repeat} must be 1 or more")
     device, found = device_of(group), {}
     for b in rows:
         times = []

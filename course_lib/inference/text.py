@@ -1,7 +1,7 @@
-"""Text from weights at stage 3: every rank its own prompts, and what one refuses all refuse.
+"""Text from weights at stage 3: every rank has its own prompts, and all ranks raise together.
 
-A forward gathers every unit from all ranks, so all of them make equally many. `synced`, elsewhere
-called synced_gpus, lets a rank that is done take part until the last one is. Lesson 14.
+A forward pass gathers every unit from all ranks, so all must run equally many. With `synced`
+(synced_gpus elsewhere), a finished rank takes part until the last rank has finished. Lesson 14.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def generate(
     seed: int = 0,
     stop: int | None = None,
 ) -> Tensor | list[Tensor]:
-    """This rank's prompts go on by up to `count` words; every rank of dp calls it, with its own.
+    """Continue this rank's prompts by up to `count` tokens; every dp rank must call it.
 
     `engine` is a `zero.inference`, or a training engine at stage 3 between two steps. Prompts are a
-    (b, s) tensor, or a list of ids for each, of any lengths. With `synced` a rank may have other
-    counts than the others, or no row: a byte of each rank, before every word, says whether anybody
-    writes on. Without it that byte is saved, and all have to make equally many forwards: with
-    `stop` nobody can promise that, and the ranks that go on wait for one that has ended.
+    (b, s) tensor, or a list of the ids of each prompt. With `synced`, ranks may have different
+    counts or no row, because before every token one byte from each rank shows if any rank
+    continues. Without it, all ranks must run equally many forward passes. With `stop` this is not
+    guaranteed, and ranks that continue would wait for a rank that has finished.
     """
     check_streams(engine)
     more = {"temperature": temperature, "top": top, "seed": seed, "stop": stop}
@@ -51,39 +51,39 @@ def generate(
     same_everywhere(
         count,
         [engine.group],
-        "{ranks} would write another number of words than {first}, and one of them would wait for "
-        "the other's shards for ever",
+        "{ranks} would write a different number of tokens than {first}, and one of them would wait "
+        "for the other's shards forever",
         f"here count={count}. Pass the same on every rank, or synced=True, with which a rank that "
-        "is done takes part until all are",
+        "has finished takes part until all have",
         error=ValueError,
     )
     try:
         return write(engine.model, prompts, count, **more)
     except NotAllCame as error:
         raise NotAllCame(
-            f"{error}. These texts were written with synced=False: a rank whose rows have all met "
-            "the word `stop` makes no more forwards. With synced=True it takes part until all are "
-            "done"
+            f"{error}. These texts were written with synced=False, so a rank whose rows have all "
+            "produced the token `stop` makes no more forward passes. Pass synced=True, with which "
+            "it takes part until all ranks have finished"
         ) from error
 
 
 def check_streams(engine: object) -> None:
-    """Refuse what shards no weights, and a model that `generate` cannot call."""
+    """Raise if the engine does not shard weights, or if `generate` cannot call its model."""
     if not isinstance(engine, (Engine, Inference)):
         raise TypeError(
-            f"generate takes an engine, and got a {type(engine).__name__}: shard a model that is "
-            "not trained with zero.inference(model, mesh=mesh). A whole one, or one that is cut "
-            "over tp, goes to course_lib.generate.generate"
+            f"generate takes an engine, but got a {type(engine).__name__}. Shard a model that you "
+            "do not train with zero.inference(model, mesh=mesh). For an unsharded model, or a "
+            "model sharded over tp, use course_lib.generate.generate"
         )
     if engine.stage != 3:
         raise ValueError(
-            f"this engine is at stage {engine.stage}, where every rank has the whole model: call "
-            "course_lib.generate.generate(engine.model, …), each rank for itself. Stage 3 alone "
-            "shards what inference needs"
+            f"this engine is at stage {engine.stage}, where every rank has the full model: call "
+            "course_lib.generate.generate(engine.model, …) on each rank separately. Only stage 3 "
+            "shards the weights that inference needs"
         )
     if not isinstance(engine.model, GPT):
         raise TypeError(
-            f"generate calls a course_lib GPT, whose caches it knows; this is a "
-            f"{type(engine.model).__name__}. Call engine(batch) in a loop of your own, on every "
-            "rank equally often"
+            f"generate needs a course_lib GPT, whose caches it knows, but this is a "
+            f"{type(engine.model).__name__}. Call engine(batch) in your own loop, equally often on "
+            "every rank"
         )

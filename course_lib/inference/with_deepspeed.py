@@ -1,6 +1,6 @@
-"""The same in DeepSpeed: ZeRO inference of a Transformers model, `generate(synced_gpus=True)`.
+"""Streamed weights in DeepSpeed: ZeRO inference of a Transformers model with synced_gpus=True.
 
-Without an optimizer stage 3 holds the weights alone, on the device or the host. Made under
+Without an optimizer, stage 3 holds only the weights, on the device or the host. Under
 `HfDeepSpeedConfig`, `from_pretrained` shards while it loads. Lesson 14.
 """
 
@@ -19,7 +19,7 @@ from course_lib.peers.ways.with_deepspeed import started
 
 
 def zero_config(*, offload: str | None = None, precision: str = "float32") -> dict:
-    """DeepSpeed's config for weights that are streamed and not trained."""
+    """Return DeepSpeed's config for weights that are streamed and not trained."""
     zero: dict = {
         "stage": 3,
         "stage3_prefetch_bucket_size": 0,
@@ -43,18 +43,18 @@ def streaming(
     offload: str | None = None,
     precision: str = "float32",
 ) -> Iterator[object]:
-    """DeepSpeed's engine around what `make()` returns, called while an `HfDeepSpeedConfig` is
-    alive: a `from_pretrained` in it never holds the model whole. All ranks call it alike, at exit
-    too."""
+    """Yield DeepSpeed's engine for the model of `make()`. It is called while an `HfDeepSpeedConfig`
+    exists, so that `from_pretrained` never loads the full model. All ranks must enter and leave the
+    context together."""
     if offload not in (None, "cpu"):
         raise ValueError(f"offload={offload!r} is neither None nor 'cpu'")
     with launched(me), quiet():
         deepspeed = started(me)
         from transformers.integrations import HfDeepSpeedConfig
 
-        linear = nn.functional.linear  # which stage 3 exchanges for good, for all models
+        linear = nn.functional.linear  # which stage 3 replaces permanently, for all models
         config = zero_config(offload=offload, precision=precision)
-        alive = HfDeepSpeedConfig(config)  # from_pretrained sees it for as long as this name lives
+        alive = HfDeepSpeedConfig(config)  # from_pretrained sees it while this name exists
         try:
             model = make().eval()
             engine, *_ = deepspeed.initialize(model=model, config=config)
@@ -76,8 +76,8 @@ def write(
     stop: int | None = None,
     synced: bool = False,
 ) -> list[list[int]]:
-    """The likeliest words after unequal prompts, by Transformers' `generate`: padded on the left,
-    with a mask. Each row without its padding, up to its first `stop`. `synced` is its synced_gpus.
+    """Generate the likeliest tokens after prompts of unequal lengths with Transformers' `generate`.
+    Results have no padding and end at the first `stop`; `synced` is synced_gpus.
     """
     ids, padding = left_padded(list(prompts), next(model.parameters()).device)
     mask = torch.ones_like(ids)
@@ -93,7 +93,7 @@ def write(
 
 
 def ended(row: list[int], first: int, stop: int | None) -> list[int]:
-    """A row up to the first `stop` that was written, from place `first` on."""
+    """Cut a row after the first `stop` at position `first` or later."""
     if stop is None or stop not in row[first:]:
         return row
     return row[: row.index(stop, first) + 1]

@@ -1,7 +1,7 @@
-"""Where the shards of a tensor are: the rule, the notation with its checker, boxes of a shard.
+"""Shards of a tensor: the rule for splits, the notation with its checker, and boxes of shards.
 
-Read in this order: cut, notation, boxes, errors, comparison, check. No other rule for
-sharding is used anywhere in the course. Lesson 02.
+Reading order: cut, notation, boxes, errors, comparison, check. The course uses no other rule for
+sharding. Lesson 02.
 """
 
 from __future__ import annotations

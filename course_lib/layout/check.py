@@ -1,7 +1,7 @@
-"""The checker: does what is written in the notation hold for the tensors on this rank?
+"""The checker, which tests whether a layout in the notation holds for the tensors on this rank.
 
-Shapes are checked against the rule for sharding, alone on each rank; with `values=True` ranks also
-compare what should be equal and what should not. From lesson 02 on; checks of exercises use it.
+Each rank checks its own shapes against the rule for sharding. With `values=True`, ranks compare the
+values that should be equal or different too. Exercises use it from lesson 02 on.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def check(
     """Raise `LayoutError` unless the tensors are placed as `statement` says; return logical sizes.
 
     `check("X[b, h] W[h, f@tp] -> Y[b, f@tp]", X=x, W=w, Y=y, axes={"tp": group}, sizes={"f": 7})`.
-    `axes`: for each axis (rank, world) or its process group, or a mesh whose axes have names.
-    A name gets its logical size from `sizes`, or from a tensor where the dim is not sharded; a
-    name that is sharded everywhere is only held against itself. `values=True` is a collective
-    call: every rank of the groups has to make it. `tolerance` is what replicas may differ by,
-    relative to their largest value (None: a few roundings).
+    `axes` has (rank, world) or a process group for each axis, or is a mesh with named axes. A name
+    gets its logical size from `sizes`, or from a tensor in which the dim is not sharded. A name
+    that is sharded everywhere is only compared with itself. `values=True` makes this a collective
+    call, which every rank of the groups must make. `tolerance` is the allowed difference between
+    replicas, relative to their largest value (None means a few roundings).
     """
     read = Statement.parse(statement)
     places = _axes(axes)
@@ -51,7 +51,7 @@ def check(
     except LayoutError as error:
         problem = error
     if values:
-        agree(places, problem)  # no rank may compare while another has given up
+        agree(places, problem)  # a rank may compare only if all ranks do
     if problem is not None:
         raise problem
     if values:
@@ -64,7 +64,7 @@ def _axes(axes: Mapping | DeviceMesh | None) -> dict[str, Axis]:
     if isinstance(axes, DeviceMesh):
         names = axes.mesh_dim_names
         if not names:
-            raise ValueError("this mesh has no names for its axes; init_device_mesh takes them")
+            raise ValueError("this mesh has no names for its axes; give it mesh_dim_names")
         axes = {name: axes.get_group(name) for name in names}
     places = {}
     for name, value in (axes or {}).items():
@@ -84,7 +84,7 @@ def _same_names(read: Statement, tensors: Mapping[str, Tensor]) -> None:
     missing = [name for name in written if name not in tensors]
     extra = [name for name in tensors if name not in written]
     if missing or extra:
-        parts = [f"no tensor was handed over for {', '.join(missing)}"] if missing else []
+        parts = [f"no tensor was passed for {', '.join(missing)}"] if missing else []
         parts += [f"{', '.join(extra)} does not appear in it"] if extra else []
         raise ValueError(f"check({str(read)!r}): {' and '.join(parts)}")
 
@@ -105,12 +105,12 @@ def _shapes(
         if len(shape) != len(layout.dims):
             raise LayoutError(
                 f"{who}: {layout} has {len(layout.dims)} dims, but {layout.name} has "
-                f"{len(shape)}: its shape is {shape}"
+                f"{len(shape)}, with shape {shape}"
             )
         for axis in layout.axes:
             if axis not in places:
                 known = ", ".join(places) or "none"
-                raise ValueError(f"{layout} speaks of the axis {axis}; the axes given are: {known}")
+                raise ValueError(f"{layout} names the axis {axis}, but axes= has {known}")
         for dim, length in zip(layout.dims, shape, strict=True):
             if dim.name.isdigit():
                 sizes[dim.name], source[dim.name] = int(dim.name), "the number itself"
@@ -131,8 +131,8 @@ def _shapes(
             if length != expected:
                 hint = _hint(layout, shape, position, sizes, places)
                 raise LayoutError(
-                    f"{who}: {layout.name} has shape {shape}; its dim {position}, {dim}, should be "
-                    f"{expected} long and is {length}. {why}.{hint}"
+                    f"{who}: {layout.name} has shape {shape}. Its dim {position}, {dim}, should be "
+                    f"{expected} long but is {length}. {why}.{hint}"
                 )
     return {name: size for name, size in sizes.items() if not name.isdigit()}
 
@@ -144,7 +144,7 @@ def _hint(
     sizes: Mapping[str, int],
     places: dict[str, Axis],
 ) -> str:
-    """Name the misconception, where the shape gives it away."""
+    """Return a hint that names the likely mistake, if the shape reveals it."""
     dim, length = layout.dims[position], shape[position]
     whole, coords = sizes.get(dim.name), _coords(places)
     known = all(d.name in sizes for d in layout.dims)
@@ -158,7 +158,7 @@ def _hint(
         over = " and ".join(dim.axes)
         if length == whole:
             return (
-                f" It holds all {whole}: is it sharded over {over}? (Replicated: write {dim.name})"
+                f" It holds all {whole}. Is it sharded over {over}? If replicated, write {dim.name}"
             )
         if len(dim.axes) > 1 and length == _length(whole, Dim(dim.name, dim.axes[::-1]), coords):
             order = ", then ".join(dim.axes[::-1])
@@ -170,7 +170,7 @@ def _hint(
         return ""
     for axis in places.values():
         if axis.name not in layout.axes and length == _length(whole, Dim("", (axis.name,)), coords):
-            return f" Is it sharded over {axis.name}? (Then write {dim.name}@{axis.name})"
+            return f" Is it sharded over {axis.name}? Then write {dim.name}@{axis.name}"
     return ""
 
 
@@ -181,7 +181,7 @@ def _why(dim: Dim, whole: int, source: str, places: dict[str, Axis]) -> str:
     if len(dim.axes) > 1:
         return f"{known}, sharded over {', then '.join(dim.axes)}"
     axis = places[dim.axes[0]]
-    return f"{known}, over the {axis.world} ranks of {axis.name} that is {cut(whole, axis.world)}"
+    return f"{known}, which is {cut(whole, axis.world)} over the {axis.world} ranks of {axis.name}"
 
 
 def _length(whole: int, dim: Dim, coords: Mapping[str, Place]) -> int:

@@ -1,7 +1,7 @@
-"""Comparing ranks: replicas that should be equal, partial sums that should not.
+"""Comparisons between ranks: replicas that should be equal, and partial sums that should differ.
 
-`Y[b, h]` claims the same values on every rank of tp; `Y[b, h]{tp}` that an all-reduce over tp is
-still to come. Lesson 02 shows that a shape cannot tell the two apart, and values can.
+`Y[b, h]` claims equal values on every rank of tp, but `Y[b, h]{tp}` claims that an all-reduce over
+tp still follows. Lesson 02 shows that only values can distinguish the two, not shapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from course_lib.layout.notation import Layout
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of the mesh as this rank sees it; `group` is None where only numbers were given."""
+    """One axis of the mesh as this rank sees it; `group` is None if only numbers were passed."""
 
     name: str
     rank: int
@@ -29,7 +29,7 @@ class Axis:
 
 
 def agree(axes: dict[str, Axis], problem: Exception | None) -> None:
-    """Tell every rank of the groups whether one of them has a problem; they all raise, or none."""
+    """Report a problem of this rank to every rank of the groups; either all raise, or none."""
     groups = [axis.group for axis in axes.values() if axis.group is not None]
     reports = who_says(None if problem is None else str(problem), groups)
     if problem is not None:
@@ -39,7 +39,7 @@ def agree(axes: dict[str, Axis], problem: Exception | None) -> None:
 
 
 def compare(layout: Layout, mine: Tensor, axes: dict[str, Axis], tolerance: float | None) -> None:
-    """Hold the values of one tensor against the other ranks', axis by axis."""
+    """Compare this rank's values of one tensor with those of other ranks, axis by axis."""
     problem = None
     for axis in axes.values():
         if axis.group is None or axis.world == 1 or axis.name in layout.cut_axes:
@@ -52,24 +52,24 @@ def compare(layout: Layout, mine: Tensor, axes: dict[str, Axis], tolerance: floa
                 whole = str(Layout(layout.name, layout.dims))
                 problem = problem or LayoutError(
                     f"{layout} is declared a partial sum over {axis.name}, but its "
-                    f"{axis.world} ranks hold the same values. Was it all-reduced already? (Then "
-                    f"write {whole}.) Another all-reduce makes it {axis.world} times too large"
+                    f"{axis.world} ranks hold the same values. Was it all-reduced already? Then "
+                    f"write {whole}. A second all-reduce makes it {axis.world} times too large"
                 )
         elif different:
             worst = max(different, key=lambda rank: gaps[rank])
             problem = problem or LayoutError(
                 f"{layout.name} is declared replicated over {axis.name}, but the ranks of "
                 f"{axis.name} differ: rank {worst} from rank 0 by up to {gaps[worst]:.3g} (largest "
-                f"value {largest:.3g}). Is it a partial sum, still to be all-reduced? (Then write "
-                f"{Layout(layout.name, layout.dims, (*layout.owed, axis.name))}.) Is a dim "
-                f"sharded? (Then write which, with @{axis.name}.) Else the replicas have drifted "
+                f"value {largest:.3g}). Is it a partial sum, still to be all-reduced? Then write "
+                f"{Layout(layout.name, layout.dims, (*layout.owed, axis.name))}. Is a dim "
+                f"sharded? Then mark it with @{axis.name}. Otherwise the replicas have drifted "
                 f"apart"
             )
     agree(axes, problem)
 
 
 def _gaps(mine: Tensor, axis: Axis) -> tuple[list[float], float]:
-    """How far each rank of the axis is from its rank 0, and the largest value on any of them."""
+    """Return each rank's largest difference from the axis's rank 0, and the largest value."""
     mine = mine.contiguous()
     first = broadcast(mine, axis.group, src=0)
     wide = torch.complex128 if mine.is_complex() else torch.float64

@@ -1,7 +1,7 @@
-"""One rule for sharding a dim over ranks, and two more for what must not be sharded like a dim.
+"""The rule for sharding a dim over ranks, and two more rules, for buffers and for heads.
 
-A dim is split as by `torch.chunk` (so DTensor's Shard agrees), a flat buffer by ceiling division
-with padding, heads as evenly as they go. Derived in lessons 02 (dims), 05 (heads), 09 (buffers).
+A dim is split as by `torch.chunk` and DTensor's Shard, a flat buffer by ceiling division with
+padding, and heads as evenly as possible. Lessons 02 (dims), 05 (heads) and 09 (buffers).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 def cut(total: int, n: int) -> list[int]:
-    """How long each of `n` ranks' piece of a dim is: ceil(total/n) until nothing is left.
+    """Return the length of each rank's piece of a dim: ceil(total/n), until no element is left.
 
     The last ranks may get less, or nothing: `cut(7, 3) == [3, 3, 1]`, `cut(2, 4) == [1, 1, 0, 0]`.
     """
@@ -20,56 +20,56 @@ def cut(total: int, n: int) -> list[int]:
 
 
 def span(total: int, n: int, rank: int) -> tuple[int, int]:
-    """Where the piece of `rank` starts and stops; an empty piece starts and stops at `total`."""
+    """Return start and stop of the piece of `rank`; both are `total` for an empty piece."""
     _check(total, n, rank)
     piece = -(-total // n)
     return min(total, rank * piece), min(total, (rank + 1) * piece)
 
 
 class FlatCut(NamedTuple):
-    """A flat buffer sharded over ranks: every shard is `shard` long, the last ones with padding."""
+    """A flat buffer sharded over ranks: all shards have length `shard`, with padding at the end."""
 
     total: int
     shard: int
     pieces: tuple[int, ...]  # real elements of each rank
-    padding: tuple[int, ...]  # and what fills its shard up
+    padding: tuple[int, ...]  # elements that fill up its shard
 
     @property
     def padded(self) -> int:
-        """The length of all shards together."""
+        """The total length of all shards."""
         return self.shard * len(self.pieces)
 
     def span(self, rank: int) -> tuple[int, int]:
-        """Start and stop of the real elements of `rank` in the buffer."""
+        """Return the range (start, stop) of `rank`'s real elements in the buffer."""
         return span(self.total, len(self.pieces), rank)
 
 
 def flat(total: int, n: int) -> FlatCut:
-    """Cut `total` elements into `n` shards of ceil(total/n): equal, so that one collective does."""
+    """Split `total` elements into `n` equal shards of ceil(total/n), as one collective needs."""
     pieces = cut(total, n)
     shard = -(-total // n)
     return FlatCut(total, shard, tuple(pieces), tuple(shard - piece for piece in pieces))
 
 
 def heads(n_heads: int, n: int) -> list[int]:
-    """How many attention heads each rank computes: differing by at most one, the first get more.
+    """Return the number of attention heads on each rank; the first ranks may get one more.
 
-    Not `cut`: five heads on four ranks are [2, 1, 1, 1], where `cut` would leave a rank idle.
+    Five heads on four ranks are [2, 1, 1, 1], while `cut` would leave a rank idle.
     """
     _check(n_heads, n)
     if n > n_heads:
         raise ValueError(
-            f"{n_heads} heads cannot be spread over {n} ranks: {n - n_heads} of them would have no "
-            f"head. Use at most {n_heads} ranks on this axis, or a model with more heads"
+            f"{n_heads} heads cannot be distributed over {n} ranks, because {n - n_heads} of them "
+            f"would have none. Use at most {n_heads} ranks on this axis, or a model with more heads"
         )
     return [n_heads // n + (rank < n_heads % n) for rank in range(n)]
 
 
 def kv_heads(kv: int, n: int) -> list[tuple[int, int]]:
-    """Which key/value heads (start, stop) each rank holds.
+    """Return the key/value heads (start, stop) of each rank.
 
-    No more ranks than kv heads: spread like `heads`. A multiple of them: each head is held by
-    `n / kv` neighbouring ranks, whose gradients for it must be summed.
+    If n is at most kv, they are distributed as by `heads`. If n is a multiple of kv, n / kv
+    neighbouring ranks hold each head, and their gradients for it must be summed.
     """
     _check(kv, n)
     if kv >= n:
@@ -91,8 +91,8 @@ def kv_heads(kv: int, n: int) -> list[tuple[int, int]]:
 
 def _check(total: int, n: int, rank: int | None = None) -> None:
     if n < 1:
-        raise ValueError(f"cannot cut over {n} ranks: there has to be at least 1")
+        raise ValueError(f"cannot shard over {n} ranks: at least 1 is needed")
     if total < 0:
-        raise ValueError(f"cannot cut a length of {total}: it has to be 0 or more")
+        raise ValueError(f"cannot shard a length of {total}: it must be 0 or more")
     if rank is not None and not 0 <= rank < n:
         raise ValueError(f"there is no rank {rank} among {n}: ranks are 0 to {n - 1}")

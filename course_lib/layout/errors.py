@@ -1,10 +1,10 @@
-"""The one error of the checker: a tensor is not placed as the notation says.
+"""The checker's only error, raised if a tensor's layout differs from the notation.
 
-Its message names the tensor, the dim, the rank, what was found and what was expected. Lesson 02.
+Its message names tensor, dim and rank, and the actual and the expected value. Lesson 02.
 """
 
 from __future__ import annotations
 
 
 class LayoutError(ValueError):
-    """What is written and what is there disagree."""
+    """An error for tensors that differ from their declared layout."""

@@ -1,7 +1,7 @@
 """The notation: `X[b, s, h]`, `W[h, f@tp]` sharded over axis tp, `Y[b, s, h]{tp}` a partial sum.
 
-A name in brackets is a dim and means one logical size throughout. A tensor that is neither sharded
-over an axis nor a partial sum over it is replicated there. Lesson 02 introduces the notation.
+A name in brackets is a dim, which has the same logical size everywhere. A tensor is replicated over
+an axis if it is neither sharded over it nor a partial sum. Lesson 02 introduces the notation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXAMPLES = "write X[b, s, h], W[h, f@tp], W[h, f@(dp, tp)] or Y[b, s, h]{tp}"
 
 @dataclass(frozen=True)
 class Dim:
-    """One dim: its name (or a number, its size) and the axes that shard it, outermost first."""
+    """One dim: its name (or its size as a number) and the axes that shard it, outermost first."""
 
     name: str
     axes: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one tensor is on the ranks. `Layout.parse(text)` and `str(layout)` undo each other."""
+    """The layout of one tensor on the ranks. `Layout.parse` is the inverse of `str(layout)`."""
 
     name: str
     dims: tuple[Dim, ...]
@@ -50,13 +50,13 @@ class Layout:
                     else "appears twice"
                 )
                 raise ValueError(
-                    f"{self}: the axis {axis} {where}; along one axis a tensor is sharded "
+                    f"{self}: the axis {axis} {where}, but along one axis a tensor is sharded "
                     f"once, or a partial sum, or replicated"
                 )
 
     @staticmethod
     def parse(text: str) -> Layout:
-        """Read one tensor. `@(dp, tp)`: sharded over dp first, then each piece over tp."""
+        """Parse one tensor's layout. `@(dp, tp)` means sharded over dp, then each piece over tp."""
         found = _TENSOR.fullmatch(text.rstrip())
         if found is None:
             raise ValueError(f"cannot read {text.strip()!r} as a layout; {_EXAMPLES}")
@@ -81,14 +81,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Statement:
-    """What comes in and what goes out: `X[b, h] W[h, f@tp] -> Y[b, f@tp]`."""
+    """Inputs and outputs of a computation: `X[b, h] W[h, f@tp] -> Y[b, f@tp]`."""
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
 
     @staticmethod
     def parse(text: str) -> Statement:
-        """Read layouts one after another; `->` may stand between inputs and outputs."""
+        """Parse consecutive layouts, with an optional `->` between inputs and outputs."""
         sides = text.split("->")
         if len(sides) > 2:
             raise ValueError(f"{text.strip()!r} has {len(sides) - 1} arrows; one at most")
@@ -104,7 +104,7 @@ class Statement:
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """All of them, in reading order."""
+        """All layouts, in reading order."""
         return self.inputs + self.outputs
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ def _tensors(text: str) -> list[Layout]:
 
 
 def _parts(inside: str) -> list[str]:
-    """Split at the commas that stand outside of parentheses; nothing between brackets: no dims."""
+    """Split a text at commas outside parentheses. Empty brackets give no dims."""
     if not inside.strip():
         return []
     return [part.strip() for part in re.split(r",(?![^()]*\))", inside)]

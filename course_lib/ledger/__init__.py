@@ -1,7 +1,7 @@
-"""What was sent: every collective of this rank, who asked for it, and its bytes three ways.
+"""This rank's traffic: every collective, its origin, and its bytes, counted in three ways.
 
-`forms.py` is the formula sheet, `wire.py` counts what left, `calls.py` and `origin.py` read one
-call, `in_flight.py` times it, `book.py` answers, `recorder.py` books. Lesson 01.
+`forms.py` has the formulas, `wire.py` counts sent bytes, `calls.py` and `origin.py` describe a
+call, `in_flight.py` times it, and `recorder.py` fills the book, which `book.py` defines. Lesson 01.
 """
 
 from course_lib.ledger.book import Book, Record, Span

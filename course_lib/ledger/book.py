@@ -1,7 +1,7 @@
-"""A book of collectives: one record per call, and the questions that one asks of them.
+"""A book of collectives with one record per call, and queries by count, bytes, origin and time.
 
-How many, how many bytes, by whom, and when. Lesson 01 reads its first book; every later lesson
-asserts its closed form against `count` and `bytes`.
+Lesson 01 reads the first book. Every later lesson asserts that its closed form equals `count` and
+`bytes`.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ COLUMNS = ("payload", "must", "moved")
 
 @dataclass(eq=False)
 class Record:
-    """One collective on this rank. Bytes are this rank's own; times are seconds of perf_counter."""
+    """One collective on this rank. Bytes are for this rank; times are seconds of perf_counter."""
 
     op: str
     axis: str
-    ranks: int  # how many are in the group
+    ranks: int  # size of the group
     phase: str
-    elements: int  # handed over
+    elements: int  # of the payload
     dtype: str
-    payload: int  # bytes handed over
-    must: Bytes  # bytes this rank has to send, by the closed form
+    payload: int  # bytes of the tensor passed to the call
+    must: Bytes  # bytes that this rank must send, by the closed form
     site: str
     issued_by: str
     start: float
-    moved: int | None = None  # bytes its sockets sent meanwhile; None where nobody counts them
-    end: float | None = None  # when it was complete; None while it is under way
-    asynchronous: bool = True  # whether the caller went on before it was complete
-    waits: list[tuple[float, float]] = field(default_factory=list)  # when the caller stood still
-    label: str = ""  # what `collectives.labelled` called it
+    moved: int | None = None  # bytes its sockets sent meanwhile; None if they are not counted
+    end: float | None = None  # time of completion; None while it is in progress
+    asynchronous: bool = True  # whether the caller continued before completion
+    waits: list[tuple[float, float]] = field(default_factory=list)  # when its caller was blocked
+    label: str = ""  # from `collectives.labelled`
 
 
 class Span(NamedTuple):
-    """A record as a timeline draws it."""
+    """A record as drawn on a timeline."""
 
     op: str
     axis: str
@@ -65,15 +65,15 @@ class Book:
         self, axes: dict[str, dist.ProcessGroup], flow: Flow, refresh: Callable[[bool], None]
     ) -> None:
         self.records: list[Record] = []
-        self.open = True  # while it is, no GPU is waited for
+        self.open = True  # while True, queries do not wait for a GPU
         self.marked_phase: str | None = None
         self._axes = axes
         self._flow = flow
-        self._refresh = refresh  # books what has become known; True waits for GPUs as well
+        self._refresh = refresh  # updates the records; True also waits for GPUs
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Book what happens inside under this phase, whatever it looks like. The inner one wins."""
+        """Book all calls in the body under this phase. The innermost `phase` applies."""
         _check("phase", name, PHASES)
         outer, self.marked_phase = self.marked_phase, name
         try:
@@ -88,7 +88,7 @@ class Book:
         phase: str | None = None,
         label: str | None = None,
     ) -> int:
-        """How many collectives this rank took part in; with label "", those that bear none."""
+        """Count the collectives of this rank; label "" selects calls without a label."""
         return len(self._select(op, axis, phase, label))
 
     def bytes(
@@ -99,9 +99,9 @@ class Book:
         column: str = "must",
         label: str | None = None,
     ) -> Bytes | None:
-        """A column's sum. Without a choice of op, axis or phase, `moved` is all that gloo sent.
+        """Sum a column. If op, axis, phase and label are None, `moved` is all bytes that gloo sent.
 
-        `moved` is None where it cannot be known: off Linux, or on another backend than gloo.
+        `moved` is None if it is unknown, that is, not on Linux or not on gloo.
         """
         _check("column", column, COLUMNS)
         records = self._select(op, axis, phase, label)
@@ -115,7 +115,7 @@ class Book:
         return _sum(records, column)
 
     def spans(self) -> list[Span]:
-        """When each collective began and was complete, in order of their beginnings."""
+        """Return the start and end of each collective, ordered by start."""
         self._refresh(not self.open)
         return [
             Span(*(getattr(record, name) for name in Span._fields[:-1]), tuple(record.waits))
@@ -123,9 +123,9 @@ class Book:
         ]
 
     def table(self, *, moved: bool = True) -> Table:
-        """The records grouped by op, axis, phase and line, as text.
+        """Group the records by op, axis, phase and line, and return them as a table.
 
-        `moved=False` leaves out the measured column: then the table is the same in every run.
+        `moved=False` leaves out the measured column, so that the table is the same in every run.
         """
         self._refresh(False)
         groups: dict[tuple[str, str, str, str], list[Record]] = {}
@@ -140,12 +140,12 @@ class Book:
         return Table(rows, total, moved)
 
     def axis_of(self, group: dist.ProcessGroup) -> str:
-        """The name of a group: the axis it lies along, or its ranks."""
+        """Return the name of a group: its axis if it has one, otherwise its ranks."""
         for name, known in self._axes.items():
             if known is group or known.group_name == group.group_name:
                 return name
         members = dist.get_process_group_ranks(group)
-        # A layer may have made a group of its own along the axis.
+        # A layer may have created a separate group along the axis.
         alike = [n for n, g in self._axes.items() if dist.get_process_group_ranks(g) == members]
         if len(alike) == 1:
             return alike[0]
@@ -158,7 +158,7 @@ class Book:
 
     def __getstate__(self) -> dict:
         raise TypeError(
-            "a book belongs to its process and cannot be sent to another; "
+            "a book belongs to its process and cannot be sent to another process; "
             "send book.records, book.spans() or book.table()"
         )
 
@@ -182,11 +182,11 @@ class Book:
 
 def _check(what: str, name: str | None, valid: Sequence[str] | Iterable[str]) -> None:
     if name is not None and name not in valid:
-        raise ValueError(f"{what}={name!r} is not in a ledger; choose one of {', '.join(valid)}")
+        raise ValueError(f"{what}={name!r} is not in a ledger; choose from {', '.join(valid)}")
 
 
 def _sum(records: Iterable[Record], column: str) -> Bytes:
-    """The exact sum of a column, in which a third of a byte has been rounded to a float."""
+    """Sum a column exactly, although its fractions of bytes were rounded to floats."""
     parts = (Fraction(round(getattr(r, column) * r.ranks), r.ranks) for r in records)
     total = sum(parts, Fraction(0))
     return total.numerator if total.denominator == 1 else float(total)

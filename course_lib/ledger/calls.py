@@ -1,6 +1,6 @@
-"""Reading a torch operation: which collective it is, in which group, and what it was handed.
+"""From a torch operation to a collective: its verb, its group and its payload.
 
-The operations themselves stand in `dispatch/operations.py`. Lesson 01 meets them by name.
+The table of operations is in `torch_calls/operations.py`. Lesson 01 introduces their names.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Call:
     wants_gradient: bool
 
 
-# Functional collectives are made of the operations of c10d, which are booked in their place.
+# Functional collectives consist of c10d operations, which are booked instead.
 FUNCTIONAL = ("_c10d_functional::", "_dtensor::")
 NO_COLLECTIVES = ("_c10d_functional::_wrap_tensor_autograd",)
 
 
 def read(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Call:
-    """The collective that an operation of c10d performs, as a ledger books it."""
+    """Describe the collective that a c10d operation performs, for the ledger."""
     operation, by_name = OPERATIONS[func._schema.name], arguments(func, args, kwargs)
     op, group = operation.verb, dist.ProcessGroup.unbox(by_name["process_group"])
     handed_over, own_bytes = _handed_over(operation, by_name, group)
@@ -56,7 +56,7 @@ def read(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Call:
 
 
 def tensors_in(value: object) -> Iterable[Tensor]:
-    """All tensors in an argument, which may be a tensor or nested lists of them."""
+    """Yield all tensors in an argument, which may be a tensor or nested lists of tensors."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -69,7 +69,7 @@ def total_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
-    """The backend that carries tensors of this device in this group."""
+    """Return the backend that carries tensors of this device in this group."""
     try:
         return group._get_backend(device).name().lower()
     except RuntimeError:  # the group carries no tensors of that device by itself
@@ -79,20 +79,20 @@ def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
 def _handed_over(
     operation: Operation, by_name: dict, group: dist.ProcessGroup
 ) -> tuple[list[Tensor], int]:
-    """(the tensors that the rank gives away: none where it receives, or where ranks only meet; the
-    bytes of its own piece)."""
+    """Return (this rank's input tensors, bytes of the piece that it keeps). The list is empty if
+    the rank only receives, or in a barrier."""
     if operation.verb in ("recv", "barrier"):
         return [], 0
     tensors = list(tensors_in(by_name[operation.inputs]))
-    if operation.verb in ("reduce_scatter", "scatter"):  # its own piece has the size of what comes
+    if operation.verb in ("reduce_scatter", "scatter"):  # its own piece has the size of the output
         return tensors, total_bytes(tensors_in(by_name[operation.outputs]))
     if operation.verb != "all_to_all":
         return tensors, 0
     rows = by_name.get("input_split_sizes")
-    if rows is None:  # a list of pieces, and not a whole tensor
+    if rows is None:  # a list of pieces instead of one tensor
         return tensors, total_bytes([tensors[group.rank()]])
     payload = total_bytes(tensors)
-    if not rows:  # no sizes mean equal ones
+    if not rows:  # no sizes means equal sizes
         return tensors, payload // group.size()
     row = payload // max(1, tensors[0].shape[0])
     return tensors, rows[group.rank()] * row

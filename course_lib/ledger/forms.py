@@ -1,56 +1,56 @@
-"""The closed forms: the fewest bytes that one rank has to send, for every verb.
+"""The closed forms: the fewest bytes that one rank must send, for every verb.
 
-In each, n ranks talk; `payload` is what this rank hands over, `own` its own piece of that, in
-bytes. Lesson 01 derives them from a ring and a chain; a ledger books them in its column "must".
+n is the number of ranks, `payload` the bytes that this rank passes to the call, and `own` the bytes
+of its piece. Lesson 01 derives the forms from a ring and a chain. A ledger books them as "must".
 """
 
 from __future__ import annotations
 
-Bytes = int | float  # whole wherever the formula gives a whole number
+Bytes = int | float  # int if the formula gives an integer
 
 
 def all_reduce(n: int, payload: int) -> Bytes:
-    """A reduce-scatter and an all-gather of the n pieces: 2 (n-1)/n of the tensor."""
+    """Return 2 (n-1)/n of the payload: a reduce-scatter and an all-gather of n pieces each."""
     return _divide(2 * (n - 1) * payload, n)
 
 
 def all_gather(n: int, own: int) -> int:
-    """Round a ring every rank passes on n-1 pieces, as many as there are other ranks to tell."""
+    """Return the bytes of n-1 pieces: each rank of a ring sends one piece for each other rank."""
     return (n - 1) * own
 
 
 def reduce_scatter(payload: int, own: int) -> int:
-    """All of it but the piece that stays here: the other ranks' pieces go on, summed on the way."""
+    """Return the payload minus this rank's piece; partial sums of other pieces are passed on."""
     return payload - own
 
 
 def all_to_all(payload: int, own: int) -> int:
-    """All of it but the piece addressed to this rank itself."""
+    """Return the payload minus the piece that this rank keeps."""
     return payload - own
 
 
 def broadcast(n: int, rank: int, root: int, payload: int) -> int:
-    """A chain root, root+1, … round the ring: everybody passes it on, the last has nobody to."""
+    """Return the payload, sent along a chain root, root+1, …; the last rank sends nothing."""
     last = (root - 1) % n
     return 0 if rank == last else payload
 
 
 def reduce(rank: int, root: int, payload: int) -> int:
-    """The same chain backwards: everybody sends a partial sum on, the root keeps the last."""
+    """Return the payload, sent as a partial sum along the reverse chain to the root."""
     return 0 if rank == root else payload
 
 
 def scatter(rank: int, root: int, payload: int, own: int) -> int:
-    """The root sends every piece but its own; nobody else sends."""
+    """Return the bytes of all pieces except the root's on the root, and 0 on other ranks."""
     return payload - own if rank == root else 0
 
 
 def gather(rank: int, root: int, own: int) -> int:
-    """Everybody but the root sends its piece."""
+    """Return the bytes of this rank's piece, or 0 on the root."""
     return 0 if rank == root else own
 
 
-# By verb, of (n, rank, payload, own, root): what a formula does not need, it does not read.
+# Each verb's form as a function of (n, rank, payload, own, root), some of which it ignores.
 _FORMS = {
     "all_reduce": lambda n, rank, payload, own, root: all_reduce(n, payload),
     "all_gather": lambda n, rank, payload, own, root: all_gather(n, payload),
@@ -62,13 +62,13 @@ _FORMS = {
     "gather": lambda n, rank, payload, own, root: gather(rank, root, payload),
     "send": lambda n, rank, payload, own, root: payload,  # the message, once
     "recv": lambda n, rank, payload, own, root: 0,
-    "barrier": lambda n, rank, payload, own, root: 0,  # its messages carry nothing
+    "barrier": lambda n, rank, payload, own, root: 0,  # its messages are empty
 }
 OPS = tuple(_FORMS)
 
 
 def must(op: str, n: int, rank: int, payload: int, own: int = 0, root: int = 0) -> Bytes:
-    """The closed form of `op` for this rank."""
+    """Evaluate the closed form for a call's verb on this rank."""
     if op not in _FORMS:
         raise ValueError(f"op={op!r} has no closed form; the ops are {', '.join(OPS)}")
     return _FORMS[op](n, rank, payload, own, root)

@@ -1,7 +1,7 @@
-"""Calls under way: when each was complete, how long its caller stood still, what it sent.
+"""Calls in progress: the end of each call, its caller's waiting time, and the bytes it sent.
 
-A call is complete when its last piece of work is, which may be long before anybody waits for it.
-Lesson 01 draws it; lesson 09 hides collectives under a backward and shows that by these times.
+A call ends with its last piece of work, perhaps long before its caller waits for it. Lesson 01
+draws this. Lesson 09 uses these times to show the overlap with a backward pass.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from course_lib.ledger.wire import Flow
 
 
 class DeviceTimes:
-    """Two events round one call on a CUDA device. NCCL's calls return at once, and only its streams
-    know the times. They are read when somebody asks: a ledger does not make a GPU wait."""
+    """Two events around one call on a CUDA device. NCCL's calls return at once, so only its streams
+    have the times. The times are read on demand, because a ledger must not block a GPU."""
 
     def __init__(self, record: Record, device: torch.device) -> None:
         self._record = record
@@ -36,20 +36,20 @@ class DeviceTimes:
         self._begun.record(torch.cuda.current_stream(device))
 
     def arrived(self, _future: object = None) -> None:
-        """Called by torch with a stream current that goes on when the collective is complete."""
+        """Record the end on the stream on which torch continues after the collective."""
         ended = torch.cuda.Event(enable_timing=True)
         ended.record(torch.cuda.current_stream(self._device))
         self._ended = ended
 
     def book(self, wait: bool) -> bool:
-        """Write the times into the record, if they are known by now. Whether they were."""
+        """Write the times into the record if they are known; return True if they are."""
         if self._ended is None:
             return False
         if wait:
             self._ended.synchronize()
         elif not self._ended.query():
             return False
-        # The device's clock has no zero of its own: an event recorded now ties it to the host's.
+        # The device's clock has no zero, so an event recorded now links it to the host's clock.
         now = torch.cuda.Event(enable_timing=True)
         now.record(torch.cuda.current_stream(self._device))
         now.synchronize()
@@ -65,8 +65,8 @@ class DeviceTimes:
 
 @dataclass(eq=False)
 class Landing:
-    """One piece of work of a record, on its way to being complete; `verb`, which issued it: who
-    waits inside that is synchronous."""
+    """One of a record's works until it completes. A wait inside the `verb` that issued it is
+    synchronous."""
 
     record: Record
     verb: Verb | None
@@ -75,17 +75,17 @@ class Landing:
 
 
 class Flights(WaitListener):
-    """All works that a ledger still expects news of.
+    """The works that are not yet known to be complete.
 
-    torch hands the caller the same Python object for a work as it handed us, for as long as one of
-    us holds it. So the newest work is held until it is waited for or overtaken; from then on it
-    lives as long as its caller wants, and no buffer is kept alive by the ledger.
+    torch gives the caller the same Python object for a work as it gave the ledger, while either
+    holds it. The ledger therefore holds the newest work until a wait or a newer work. After that
+    only its caller keeps it alive, so the ledger keeps no buffer alive.
     """
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._lock = Lock()
-        self._pending: dict[Record, int] = {}  # how many works of a record are not complete
+        self._pending: dict[Record, int] = {}  # number of works in progress of each record
         self._landing_of: WeakKeyDictionary[dist.Work, Landing] = WeakKeyDictionary()
         self._newest: dist.Work | None = None
         self._landing_of_storage: dict[int, Landing] = {}
@@ -93,14 +93,14 @@ class Flights(WaitListener):
         self._device_times: list[DeviceTimes] = []
 
     def depart(self, record: Record, on_gloo: bool, new_group: bool) -> Landing:
-        """A torch operation is about to be issued for this record."""
+        """Prepare for a torch operation that is about to be issued for this record."""
         with self._lock:
             self._pending[record] = self._pending.get(record, 0) + 1
         self._flow.begin(record, on_gloo, new_group)
         return Landing(record, current.get())
 
     def follow(self, landing: Landing, work: dist.Work | None, on_device: DeviceTimes | None):
-        """The operation was issued; `work` is torch's handle of it (None: it is over already)."""
+        """Track the issued operation. `work` is torch's handle, or None if it has ended already."""
         if work is None:
             landing.record.asynchronous = False
             self.land(landing)
@@ -110,7 +110,7 @@ class Flights(WaitListener):
         try:
             future = work.get_future()
         except RuntimeError:
-            return  # point-to-point and coalesced works have no future: the wait ends them
+            return  # point-to-point and coalesced works have no future; the wait ends them
         if on_device is not None:
             landing.timed_by_device = True
             self._device_times.append(on_device)
@@ -119,12 +119,12 @@ class Flights(WaitListener):
         future.add_done_callback(tell)
 
     def returned(self, landing: Landing, tensors: Iterable[Tensor]) -> None:
-        """A functional collective gives tensors, no handle; `wait_tensor` waits for one."""
+        """Track a functional collective, which returns tensors instead of a handle."""
         for tensor in tensors:
             self._landing_of_storage[_storage(tensor)] = landing
 
     def after_wait(self, work: dist.Work, start: float, caller: FrameType) -> None:
-        """A `work.wait()` has returned: the work is complete, and its caller stood still."""
+        """Book the end of a `work.wait()`: the work is complete, and its caller was blocked."""
         end = perf_counter()
         landing = self._landing_of.pop(work, None)
         if landing is None:
@@ -147,7 +147,7 @@ class Flights(WaitListener):
         self.land(landing, when=end)
 
     def land(self, landing: Landing, _future: object = None, *, when: float | None = None) -> None:
-        """A work is complete; torch says so on the thread of the backend, at that moment."""
+        """Book the completion of a work. torch calls this on the backend's thread at once."""
         record, when = landing.record, when or perf_counter()
         with self._lock:
             if landing.complete:
@@ -163,16 +163,16 @@ class Flights(WaitListener):
             self._flow.end(record)
 
     def refresh(self, wait: bool) -> None:
-        """Book what is known by now; `wait` also for the times that GPUs are still measuring."""
-        # Whoever waits for a future may go on before those whom it has to tell are told. A teller
-        # lives until it has told and its thread has let go of it.
+        """Book all known times; `wait` also waits for times that GPUs are still measuring."""
+        # A thread that waits for a future may continue before its callbacks have run. A callback is
+        # in `_tellers` until it has run and its thread has released it.
         patience = perf_counter() + 1.0
         while perf_counter() < patience and any(f.done() for f in list(self._tellers.values())):
             sleep(1e-4)
         self._device_times = [t for t in self._device_times if not t.book(wait)]
 
     def close(self) -> None:
-        """Let go of every work. What is still under way may yet be told to be complete."""
+        """Release all works. Works in progress may still report their completion."""
         self.refresh(wait=False)
         self._flow.close()
         self._newest = None
@@ -180,8 +180,8 @@ class Flights(WaitListener):
 
 
 def _is_blocking_call(caller: FrameType) -> bool:
-    """Whether a wait comes from a call of torch.distributed that returns only when all is done."""
-    # The manager of coalesced calls also lives there; its `wait` is the caller's own.
+    """Return True if a wait comes from a blocking call inside torch.distributed."""
+    # The manager of coalesced calls is in that file too, but its `wait` is called by the user.
     in_distributed = caller.f_globals.get("__name__") == "torch.distributed.distributed_c10d"
     return in_distributed and caller.f_code.co_name != "wait"
 

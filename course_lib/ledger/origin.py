@@ -1,7 +1,7 @@
-"""Where a collective comes from: the reader's own line, the phase of training, who issued it.
+"""The origin of a collective: the line in the reader's code, the training phase, the issuer.
 
-All three are found on the Python stack at the moment of the call, so that nothing has to be
-announced and nothing hooked. Lesson 01 uses the line, lessons 04 and 09 count by phase.
+All three are read from the Python stack at the moment of the call, so they need no extra calls or
+hooks. Lesson 01 uses the line, and lessons 04 and 09 count by phase.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 PHASES = ("forward", "backward", "step", "other")
 
-# Who issues collectives, by a piece of the path of its files; the call's innermost one counts.
+# Issuers of collectives, by a part of their files' path; the innermost match counts.
 ISSUERS = {
     "/torch/distributed/fsdp/": "FSDP",
     "/torch/distributed/tensor/": "DTensor",
@@ -30,7 +30,7 @@ ISSUERS = {
 }
 TORCH = os.path.dirname(torch.__file__) + os.sep
 LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The library and what stands on top of it: none of their lines is one that a reader wrote.
+# The library and the packages that use it. Their lines are not lines of the reader.
 HOUSE = (LIBRARY + os.sep, *(f"{os.path.dirname(LIBRARY)}{os.sep}{name}{os.sep}"
                              for name in ("course_classroom", "course_lessons")))  # fmt: skip
 LEDGER = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -38,7 +38,7 @@ VERBS = os.path.join(LIBRARY, "collectives") + os.sep
 
 
 class Origin(NamedTuple):
-    """The three answers."""
+    """The reader's line, the phase and the issuer of a call."""
 
     site: str  # "train.py:31", or "cell:4" for the fourth line of a notebook cell
     phase: str
@@ -46,10 +46,10 @@ class Origin(NamedTuple):
 
 
 def find(wants_gradient: bool, functional: bool, opener: int) -> Origin:
-    """Look at the stack of the call that is being recorded.
+    """Inspect the stack of the call that is being recorded.
 
-    `opener` is the thread that opened the ledger: it stands in the reader's `loss.backward()` while
-    a thread of autograd's own, which has no Python frames, reduces gradients on a GPU.
+    `opener` is the thread that opened the ledger. Its stack contains the reader's `loss.backward()`
+    while an autograd thread, which has no Python frames, reduces gradients on a GPU.
     """
     frames = [f for f in _outwards(sys._getframe(1)) if not _file(f).startswith(LEDGER)]
     site = _site(frames)
@@ -59,14 +59,14 @@ def find(wants_gradient: bool, functional: bool, opener: int) -> Origin:
 
 
 def _phase(frames: list[FrameType], wants_gradient: bool) -> str:
-    """What a reader would call this moment of a training step.
+    """Return the phase of a training step in which this call happens.
 
-    backward: autograd is running a graph, or a function named `backward` is (DeepSpeed reduces
-              after the graph has ended, and a lesson writes its gradients by hand).
-    step:     inside the `step` of something with `param_groups`: an optimizer, whoever wrote it.
-    forward:  inside a module's call or a function named `forward`, or on a tensor that wants a
-              gradient. A forward that is recomputed in the backward counts as backward.
-    other:    everything else, such as sharing out weights before training.
+    backward  autograd runs a graph, or a function named `backward` runs (DeepSpeed reduces after
+              the graph has ended, and a lesson writes its gradients by hand).
+    step      inside the `step` method of an object with `param_groups`, such as any optimizer.
+    forward   inside a module's call or a function named `forward`, or on a tensor that requires a
+              gradient. Recomputation in the backward pass counts as backward.
+    other     everything else, such as distributing weights before training.
     """
     if torch._C._current_graph_task_id() != -1:
         return "backward"
@@ -95,14 +95,14 @@ def _issuer(frames: list[FrameType], functional: bool) -> str:
         by_python = by_python or path.startswith(TORCH + "distributed")
         if frame.f_code.co_name == "_engine_run_backward":
             break
-    # The only collectives that autograd's engine issues without a Python frame of torch.distributed
-    # are those of DDP's reducer, which is written in C++.
+    # Only DDP's reducer, which is written in C++, issues collectives from autograd's engine without
+    # a Python frame of torch.distributed.
     in_backward = torch._C._current_graph_task_id() != -1
     return "DDP" if in_backward and not by_python else "torch.distributed"
 
 
 def _site(frames: Iterator[FrameType] | list[FrameType]) -> str | None:
-    """The innermost line that the reader wrote; failing that, the innermost of the course's own."""
+    """Return the innermost line of the reader's code or, without one, of the course's code."""
     ours = None
     for frame in frames:
         path = _file(frame)
@@ -116,14 +116,14 @@ def _site(frames: Iterator[FrameType] | list[FrameType]) -> str | None:
 def _line(frame: FrameType) -> str:
     path = _file(frame)
     folder, name = os.path.split(path)
-    # IPython compiles each cell under a made-up name, which says nothing to a reader.
+    # IPython compiles each cell under a generated name, which tells a reader nothing.
     in_cell = os.path.basename(folder).startswith("ipykernel_") or name.startswith("<ipython-")
     return f"{'cell' if in_cell else name}:{frame.f_lineno}"
 
 
 @lru_cache(maxsize=4096)
 def _is_readers(path: str) -> bool:
-    """Whether a file is neither Python's, nor an installed package's, nor the course's."""
+    """Return True for files that belong neither to Python, nor to a package, nor to the course."""
     if path.startswith(("<frozen", "<eval_with_key>", TORCH, *HOUSE)):
         return False
     folders = path.replace(os.sep, "/").split("/")
@@ -138,8 +138,8 @@ def _is_readers(path: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_installed(place: str, name: str) -> bool:
-    """Whether pip put the package or module of that name there, as `pip install --target` does
-    in any folder: a distribution's list of files beside it names it."""
+    """Return True if a distribution's list of files shows that pip installed this package or module
+    there. With `pip install --target`, this can be any folder."""
     line = re.compile(rf"^{re.escape(name)}[/,]", re.MULTILINE)
     lists = Path(place).glob("*.dist-info/RECORD")
     return any(line.search(file.read_text(errors="replace")) for file in lists)

@@ -1,7 +1,7 @@
-"""The ledger: it watches the torch operations of this rank go by and books the collectives.
+"""The ledger, which watches this rank's torch operations and books the collectives.
 
-All of them come past a torch dispatch mode, whoever issued them and in the backward too; ours are
-booked as the verb that they are made of. Lesson 01 opens its first ledger; all later ones use it.
+A torch dispatch mode sees all of them, from any issuer, including the backward pass. A verb of the
+course is booked instead of its operations. Lesson 01 opens the first ledger.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Operation = torch._ops.OpOverload
 def ledger(
     mesh: DeviceMesh | None = None, *, axes: Mapping[str, dist.ProcessGroup] | None = None
 ) -> Iterator[Book]:
-    """Book every collective that this rank issues inside, by whatever code.
+    """Book every collective that this rank issues in the body, from any code.
 
-    `mesh` gives its groups the names of its axes, `axes` names single groups; a group without a
-    name goes by its ranks. Ledgers may be nested: each books everything. A ledger follows the
-    thread that opens it and autograd's, not other threads of one's own.
+    `mesh` names the groups of its axes, and `axes` names single groups; other groups are named by
+    their ranks. Ledgers may be nested, and each books everything. A ledger follows the thread that
+    opens it and autograd's threads, but no other threads.
     """
     flow = Flow()
     flights = Flights(flow)
@@ -50,9 +50,9 @@ def ledger(
 
 
 class LedgerRecorder(LightMode):
-    """Sees each torch operation before it runs, and lets it run unchanged."""
+    """A mode that sees each torch operation before it runs, and leaves it unchanged."""
 
-    supports_higher_order_operators = True  # they pass, as everything does that is no collective
+    supports_higher_order_operators = True  # they pass, like all operations except collectives
 
     def __init__(self, book: Book, flights: Flights) -> None:
         super().__init__()
@@ -66,12 +66,12 @@ class LedgerRecorder(LightMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # what torch.compile has made goes by as it would without a ledger
+        return True  # compiled code runs as it would without a ledger
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(_is_distributed(kind) for kind in types):
-            # A DTensor goes first, by its own rules: it takes itself apart into plain tensors and
-            # the collectives that come past here again.
+            # A DTensor handles the call first. It decomposes it into plain tensors and collectives,
+            # which are dispatched here again.
             return NotImplemented
         road = self._roads.get(func)
         if road is None:
@@ -104,7 +104,7 @@ class LedgerRecorder(LightMode):
         try:
             result = func(*args, **kwargs)
         except BaseException:
-            # It was refused on this rank: nothing was begun.
+            # This rank refused the call, so nothing has begun.
             self._flights.land(landing)
             if new:
                 self._book.records.remove(record)
@@ -119,11 +119,11 @@ class LedgerRecorder(LightMode):
     def _functional_collective(self, func: Operation, args: tuple, kwargs: dict):
         tensor = next(iter(calls.tensors_in([*args, *kwargs.values()])), None)
         key = getattr(torch._C.DispatchKey, tensor.device.type.upper(), None)
-        if key is None:  # a device that only pretends, such as meta
+        if key is None:  # a device without memory, such as meta
             return func(*args, **kwargs)
         # Its body issues the real collective. This mode is off while it handles an operation, so it
-        # goes on again for the body, which is entered directly in order not to come back here; the
-        # ledgers round this one see the body alone, and have to be told what it is the body of.
+        # is turned on again for the body, which is redispatched directly so that it does not return
+        # here. Outer ledgers see only the body, so they must learn which operation it belongs to.
         watches = [
             self,
             *(m for m in _get_current_dispatch_mode_stack() if type(m) is LedgerRecorder),
@@ -149,7 +149,7 @@ class LedgerRecorder(LightMode):
         return result
 
     def _record(self, call: calls.Call, verb: Verb | None) -> Record:
-        """What is booked: of a torch operation that is a part of one of our verbs, that verb."""
+        """Return the call's record, or the record of the verb to which the operation belongs."""
         if verb is not None:
             n, rank = verb.group.size(), verb.group.rank()
             own = verb.sizes[rank] if verb.sizes is not None else 0
@@ -176,7 +176,7 @@ class LedgerRecorder(LightMode):
 
 
 def _is_distributed(kind: type) -> bool:
-    """Whether a class of tensors comes from torch.distributed, or is derived from one that does."""
+    """Return True for a class of tensors from torch.distributed, or derived from such a class."""
     return any(base.__module__.startswith("torch.distributed.") for base in kind.__mro__)
 
 
@@ -193,5 +193,5 @@ def _axes(
         named.update({name: mesh.get_group(name) for name in mesh.mesh_dim_names})
     for name, group in named.items():
         if not isinstance(group, dist.ProcessGroup):
-            raise TypeError(f"axes[{name!r}] has to be a group of ranks, not {group!r}")
+            raise TypeError(f"axes[{name!r}] must be a group of ranks, not {group!r}")
     return named

@@ -1,7 +1,7 @@
-"""A ledger as a page: rows of equal calls with their sums.
+"""A ledger as text: rows of equal calls with their sums.
 
-Sums only, no times and no paths, so that a committed notebook shows the same table in every run.
-Lesson 01 reads the first one.
+It has sums but no times or paths, so a committed notebook shows the same table in every run. Lesson
+01 reads the first table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 
 def aligned(lines: Sequence[Sequence[str]], right: Collection[int]) -> Iterator[str]:
-    """Each line's cells under those of the others; `right`: the columns that end in one line."""
+    """Yield lines with their cells in columns; columns in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (

@@ -1,7 +1,7 @@
-"""What really left this process: byte counters of its own gloo sockets, read from the kernel.
+"""The bytes that actually left this process, from the kernel's counters of its gloo sockets.
 
-Linux keeps, for each TCP connection, how many bytes were written to it; a ledger reads them before
-and after a call and books the difference as "moved". Lesson 01 holds its formulas against them.
+Linux counts the bytes written to each TCP connection. A ledger reads these counters before and
+after a call and books the difference as "moved". Lesson 01 compares its formulas with them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Protocol
 
-# Offsets in the kernel's `struct tcp_info` (linux/tcp.h); fields are only ever added at its end.
+# Offsets in the kernel's `struct tcp_info` (linux/tcp.h), which only ever grows at its end.
 STATE = struct.Struct("=B")  # at 0
 NOT_SENT = struct.Struct("=I")  # at 144: written by the process, not yet put on the wire
-SENT = struct.Struct("=QQ")  # at 200: bytes put on the wire, and those of them that were repeats
+SENT = struct.Struct("=QQ")  # at 200: bytes put on the wire, and how many of them were repeats
 LENGTH = 216
 LISTENING = 10
 
@@ -27,9 +27,9 @@ LISTENING = 10
 class GlooSockets:
     """The connections of this process's gloo groups, and the bytes written to them.
 
-    gloo alone gives its sockets the group's timeout as their receive timeout, so they are told
-    apart from a store's, a web client's or a notebook's. Nothing is opened, kept or closed here:
-    every reading asks the kernel about a descriptor by its number.
+    Only gloo gives its sockets the group's timeout as their receive timeout, which distinguishes
+    them from the sockets of a store, a web client or a notebook. This class opens and closes no
+    socket. Each reading queries the kernel with a descriptor's number.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class GlooSockets:
 
     @property
     def found(self) -> bool:
-        """Whether there was any connection to read; without one, nothing is known."""
+        """True if any gloo connection was found; otherwise the bytes are unknown."""
         return bool(self._written)
 
     def scan(self, opening: bool = False) -> None:
-        """Look for connections made since. They count from their first byte."""
+        """Look for new connections, whose bytes count from the first."""
         if self._ask is None:
             return
         for name in os.listdir("/proc/self/fd"):
@@ -56,9 +56,9 @@ class GlooSockets:
                 self._written[fd, inode] = (written if opening else 0, written)
 
     def read(self) -> int:
-        """Bytes written to gloo's connections since this object was made."""
+        """Return the bytes written to gloo's connections since this object was created."""
         for (fd, inode), (first, _) in self._written.items():
-            # A closed connection, or another file under its old number, keeps its last reading.
+            # A closed connection keeps its last reading, even if its number is used again.
             if _socket_inode(fd) == inode:
                 written = self._bytes_written(fd)
                 if written is not None:
@@ -78,17 +78,17 @@ class GlooSockets:
 
 
 class InFlight(Protocol):
-    """A call; `moved` is None until it is known that its bytes are counted."""
+    """A call in progress; `moved` stays None unless its bytes are counted."""
 
     must: int | float
     moved: int | None
 
 
 class Flow:
-    """Shares out the bytes that left this process among the calls then under way.
+    """The bytes that left this process, divided among the calls in progress.
 
-    With one call under way the share is what it sent. With several, the kernel cannot say whose a
-    byte was: each gets its part in proportion to what it has to send. The sum is always exact.
+    If only one call is in progress, it gets exactly the bytes it sent. The kernel cannot separate
+    several calls, so each gets a share in proportion to the bytes it must send. Their sum is exact.
     """
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ class Flow:
         self._lock = Lock()  # calls end on gloo's threads
         self._settled = 0
         self._under_way: list[InFlight] = []
-        self._complete = True  # whether every call that had to send was counted
+        self._complete = True  # True if every call that must send was counted
         self._closed = False
 
     def begin(self, call: InFlight, on_gloo: bool, new_group: bool) -> None:
-        """A part of this call is about to be issued; `new_group`: it may have new connections."""
+        """Announce that part of this call is being issued; a new group may add connections."""
         with self._lock:
             if self._closed or any(other is call for other in self._under_way):
                 return
@@ -120,7 +120,7 @@ class Flow:
             self._under_way = [other for other in self._under_way if other is not call]
 
     def total(self) -> int | None:
-        """Bytes since the beginning, by whatever call; None where they cannot be known."""
+        """Return the bytes sent by all calls since the beginning, or None if they are unknown."""
         with self._lock:
             if not self._closed:
                 self._sockets.scan()
@@ -141,7 +141,7 @@ class Flow:
 
 
 def split(total: int, weights: Sequence[int | float]) -> list[int]:
-    """`total` cut in proportion to `weights` (evenly if all are 0) into whole numbers."""
+    """Split `total` into integers in proportion to `weights` (evenly if all are 0)."""
     if not any(weights):
         weights = [1] * len(weights)
     shares, so_far, weight_so_far = [], 0, 0.0
@@ -162,10 +162,10 @@ def _socket_inode(fd: int) -> int | None:
 
 
 def _kernel_query() -> Callable[[int, int, int, int], bytes | None] | None:
-    """A bare getsockopt(fd, level, option, length), or None where the kernel has no such counters.
+    """Return a bare getsockopt(fd, level, option, length), or None without such counters.
 
-    Python's own needs a socket object, which would close gloo's descriptor when it is collected, or
-    a duplicate, which would keep a connection open that gloo has closed.
+    Python's own function needs a socket object, which would close gloo's descriptor when collected,
+    or a duplicate descriptor, which would keep a connection open after gloo has closed it.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -174,7 +174,7 @@ def _kernel_query() -> Callable[[int, int, int, int], bytes | None] | None:
     def ask(fd: int, level: int, option: int, length: int) -> bytes | None:
         room, size = ctypes.create_string_buffer(length), ctypes.c_uint(length)
         if getsockopt(fd, level, option, room, ctypes.byref(size)) != 0:
-            return None  # not a TCP socket, or none at all any more
+            return None  # not a TCP socket, or closed by now
         return room.raw[: size.value]
 
     return ask

@@ -1,8 +1,7 @@
-"""What is held and what was the peak: `held`, `peak`, and budgets per tier.
+"""Memory in use and peak memory: `held`, `peak`, and budgets per tier.
 
-Read in this order: storages, tiers, lifetimes, blocks, release_wait, meter, inventory,
-budget. The meter
-is used from the first collective on; lessons 09 to 12 hold every formula of memory against it.
+Reading order: storages, tiers, lifetimes, blocks, release_wait, meter, inventory, budget. The meter
+is used from the first collective on. Lessons 09 to 12 compare all memory formulas with it.
 Lesson 01.
 """
 

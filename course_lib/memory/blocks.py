@@ -1,9 +1,9 @@
-"""Blocks of memory on a line of time, and the curve that is their sum.
+"""Blocks of memory on a time line, and the curve of their sum.
 
-What a region of code needs is the top of that curve; what it leaves behind is its end. Torch's
-profiler is the only witness of memory that lives and dies inside one operation, such as the copy
-that gloo makes for a reduce-scatter. Lesson 01 draws the curve from a run; lesson 09 reads the
-sixteen bytes per parameter off it.
+The curve's maximum is the memory that a region of code needs, and its end is the memory that the
+region leaves in use. Only torch's profiler sees memory that is allocated and freed inside one
+operation, such as gloo's copy for a reduce-scatter. Lesson 01 draws the curve of a run. Lesson 09
+reads sixteen bytes per parameter from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from course_lib.memory.lifetimes import Life
 
 
 class MemoryEvent(NamedTuple):
-    """One report of the allocator: more than 0 bytes taken, or less than 0 given back."""
+    """One report of the allocator: positive bytes for an allocation, negative for a free."""
 
     moment: int  # nanoseconds
     pointer: int
@@ -33,7 +33,7 @@ class MemoryEvent(NamedTuple):
 
 
 class MemoryPoint(NamedTuple):
-    """The curve from this moment on, in bytes above the start of the region."""
+    """A point of the curve: the bytes from this moment on, above the start of the region."""
 
     seconds: float
     nbytes: int
@@ -42,7 +42,7 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(eq=False)
 class MemoryBlock:
-    """Memory that was taken at `start` (None: before the region) and given back at `stop`."""
+    """Memory allocated at `start` (None means before the region) and freed at `stop`."""
 
     start: int | None
     stop: int | None
@@ -51,10 +51,10 @@ class MemoryBlock:
 
 
 def from_events(events: Iterable[MemoryEvent]) -> dict[int, list[MemoryBlock]]:
-    """Blocks by address, from events in order of time.
+    """Group blocks by address, from events in order of time.
 
-    A thread that torch's profiler does not follow frees without a report; that an address is handed
-    out again proves it. A free of memory that was never reported taken is not this region's.
+    If a thread that torch's profiler does not follow frees a block, no report arrives; the reuse of
+    the address shows it. A free without a reported allocation does not belong to this region.
     """
     by_pointer: dict[int, list[MemoryBlock]] = {}
     for event in events:
@@ -70,11 +70,11 @@ def from_events(events: Iterable[MemoryEvent]) -> dict[int, list[MemoryBlock]]:
 def merge(
     by_pointer: dict[int, list[MemoryBlock]] | None, lives: Iterable[Life]
 ) -> list[MemoryBlock]:
-    """One list of blocks from two witnesses: the allocator's events (if any) and the watch's lives.
+    """Merge blocks from two sources: the allocator's events (if any) and the storages' lives.
 
-    The allocator knows of temporaries inside an operation. The watch knows when memory from before
-    the region went, and sees frees in every thread. Where both know a block, it ends when the first
-    of the two says so.
+    The allocator knows temporaries inside an operation. The watch knows when memory from before the
+    region was freed, and sees frees in every thread. A block known to both ends at the earlier
+    report.
     """
     reports = by_pointer or {}
     blocks = [block for blocks in reports.values() for block in blocks]
@@ -85,15 +85,15 @@ def merge(
                 reported.stop = life.died
         elif life.origin == "made":
             blocks.append(MemoryBlock(life.seen, life.died, life.nbytes, life.what))
-        # Met as an argument and never reported: from before the region as well. Without reports
-        # nobody knows, and it is left out.
+        # Memory seen as an argument but never reported was allocated before the region. Without any
+        # reports this is unknown, so it is left out.
         elif life.died is not None and (life.origin == "before" or by_pointer is not None):
             blocks.append(MemoryBlock(None, life.died, life.nbytes, life.what))
     return blocks
 
 
 def _block_at(blocks: Sequence[MemoryBlock], moment: int) -> MemoryBlock | None:
-    """The block of one address that is alive at `moment`."""
+    """Return the block of one address that is alive at `moment`."""
     at = bisect_right([block.start for block in blocks], moment) - 1
     if at < 0 or (blocks[at].stop is not None and blocks[at].stop < moment):
         return None
@@ -101,7 +101,7 @@ def _block_at(blocks: Sequence[MemoryBlock], moment: int) -> MemoryBlock | None:
 
 
 def curve(blocks: Iterable[MemoryBlock], start: int, stop: int) -> list[MemoryPoint]:
-    """The sum of all blocks between `start` and `stop`, counted from 0 at `start`."""
+    """Sum all blocks between `start` and `stop`, counted from 0 at `start`."""
     steps: list[tuple[int, int, str]] = []
     for block in blocks:
         if block.start is not None and start <= block.start <= stop:
@@ -116,15 +116,15 @@ def curve(blocks: Iterable[MemoryBlock], start: int, stop: int) -> list[MemoryPo
     return points
 
 
-# ---- what the allocator reports
+# ---- reports of the allocator
 def profiler_is_free() -> bool:
-    """Only one profiler can run in a process: a second one silently ends the first."""
+    """Return True if no profiler runs, because a second one would silently end the first."""
     return torch.autograd.kineto_available() and not torch.autograd._profiler_enabled()
 
 
 class AllocatorEvents:
-    """Records every block that torch's CPU allocator takes and is given back, from now until
-    `stop`, which returns the events in order of time."""
+    """A record of every block that torch's CPU allocator takes and frees, from now until `stop`,
+    which returns the events in order of time."""
 
     def __init__(self) -> None:
         _quiet_once()
@@ -132,7 +132,7 @@ class AllocatorEvents:
         self._profiler.__enter__()
 
     def stop(self) -> list[MemoryEvent] | None:
-        """None if somebody else's profiler ended this one in between."""
+        """Return the events, or None if a different profiler has ended this one."""
         if not torch.autograd._profiler_enabled():
             return None
         self._profiler.__exit__(None, None, None)
@@ -155,11 +155,11 @@ class AllocatorEvents:
 
 @functools.cache
 def _quiet_once() -> None:
-    """Run the profiler once with its chatter off.
+    """Run the profiler once with its messages off.
 
-    Kineto prints "profiler_start" lines unless told otherwise before its first run, and torch warns
-    (then after every thousandth) when memory from before the region is freed, which is what a
-    training step does. Neither concerns the reader of a notebook.
+    Kineto prints "profiler_start" lines unless this is configured before its first run. torch also
+    warns repeatedly when memory from before the region is freed, which every training step does.
+    Both would only distract the reader of a notebook.
     """
     chosen = os.environ.get("KINETO_LOG_LEVEL")
     old = torch.empty(16, device="cpu")

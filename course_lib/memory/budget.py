@@ -1,7 +1,7 @@
-"""Budgets: a rank that may hold so many bytes on its device, its host, its disk, and no more.
+"""Budgets that limit a rank's bytes on its device, its host and its disk.
 
-The allocation that crosses a budget raises, as on a card that is too small; that makes "it shards"
-something that can fail. Lesson 09 trains under one, lesson 12 walks the ladder of remedies with it.
+An allocation that exceeds a budget raises an error, as on a GPU that is too small, so a failure to
+shard becomes visible. Lesson 09 trains under a budget; lesson 12 tries remedies one after another.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from course_lib.memory.storages import alive
 from course_lib.memory.tiers import TIERS, checked
 
 _REMEDIES = {
-    "device": "Hold less at once (free what is no longer needed, shard it, a smaller batch) "
+    "device": "Use less at once (free unused tensors, shard more, a smaller batch) "
     "or move some of it to the host.",
     "host": "Keep fewer states on the host, shard them over more ranks, or move some to disk.",
-    "disk": "Release what was read back, or shard the states over more ranks.",
+    "disk": "Release the data that was read back, or shard the states over more ranks.",
 }
-# Operations that only make memory: what they will take is known before they touch it.
+# Operations that only allocate, so that their size is known before they touch the memory.
 _MAKERS = {f"aten::{name}" for name in ("empty", "zeros", "ones", "full", "rand", "randn")}
 
 
 class OutOfMemory(torch.OutOfMemoryError):
-    """A tier's budget was crossed. `tier`, `asked`, `in_use`, `limit` and `what` say how."""
+    """An error for an exceeded budget, with `tier`, `asked`, `in_use`, `limit` and `what`."""
 
     def __init__(self, tier: str, asked: int, in_use: int, limit: int, what: str):
         self.tier, self.asked, self.in_use, self.limit, self.what = tier, asked, in_use, limit, what
         super().__init__(
             f"{this_rank()} is out of memory on its {tier}: {what} asked for {in_bytes(asked)}, "
-            f"{in_bytes(in_use)} are in use, and the budget is {in_bytes(limit)}: "
-            f"{in_bytes(in_use + asked - limit)} too many. {_REMEDIES[tier]} "
-            f"`held(model, optimizer, activations=True)` shows what is held."
+            f"{in_bytes(in_use)} are in use, and the budget is {in_bytes(limit)}, so "
+            f"{in_bytes(in_use + asked - limit)} are too many. {_REMEDIES[tier]} "
+            f"`held(model, optimizer, activations=True)` lists the memory in use."
         )
 
 
 class Budget(StorageWatch):
-    """What `budget(...)` opens. Ask it `in_use` and `most`, each for a tier."""
+    """An open budget, as returned by `budget(...)`, with `in_use` and `most` for each tier."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Budget(StorageWatch):
     ):
         for tier, limit in limits.items():
             if limit is not None and not (limit >= 0 and math.isfinite(limit)):
-                raise ValueError(f"the {tier} budget is {limit} bytes; it has to be 0 or more")
+                raise ValueError(f"the {tier} budget is {limit} bytes, but it must be 0 or more")
         self.limits = {tier: None if n is None else int(n) for tier, n in limits.items()}
         self._from_now = from_now
         self._used = dict.fromkeys(TIERS, 0)
@@ -61,30 +61,30 @@ class Budget(StorageWatch):
         super().__init__(existing, computes_on=computes_on)
 
     def in_use(self, tier: str = "device") -> int:
-        """Bytes held in the tier now: tensors, and what was charged by hand."""
+        """Return the bytes in use in the tier now: tensors, and bytes passed to `charge`."""
         self.settle()
         return self._used[checked(tier)]
 
     def most(self, tier: str = "device") -> int:
-        """The most that was in use at once, including what was there at the start."""
+        """Return the most bytes in use at once, including bytes from before the start."""
         self.settle()
         return self._most[checked(tier)]
 
     def __enter__(self) -> Budget:
         for tier, limit in self.limits.items():
             if limit is not None and self.in_use(tier) > limit:
-                over = "what was there before the budget"
+                over = "memory from before the budget"
                 raise OutOfMemory(tier, 0, self.in_use(tier), limit, over)
         super().__enter__()
         return self
 
     def check(self, tier: str, nbytes: int, what: str) -> None:
-        """Raise if `nbytes` more would cross the tier's budget."""
+        """Raise if `nbytes` more would exceed the tier's budget."""
         limit = self.limits[tier]
         if limit is not None and self.in_use(tier) + nbytes > limit:
             raise OutOfMemory(tier, nbytes, self.in_use(tier), limit, what)
 
-    # ---- what the watch tells
+    # ---- called by the watch
     def born(self, life: Life) -> None:
         if self._from_now and life.origin != "made":
             return
@@ -103,7 +103,7 @@ class Budget(StorageWatch):
 
     def _take(self, tier: str, nbytes: int) -> None:
         self._used[tier] += nbytes
-        # A refused allocation never was in use.
+        # A refused allocation was never in use.
         limit = self.limits[tier]
         if limit is None or self._used[tier] <= limit:
             self._most[tier] = max(self._most[tier], self._used[tier])
@@ -116,12 +116,12 @@ class Budget(StorageWatch):
             return super().__torch_dispatch__(func, types, args, kwargs)
         except OutOfMemory as error:
             refusal = error
-        # Raised anew: a notebook keeps the last traceback, and with it what its frames refer to.
+        # Raised without a traceback, because a notebook keeps the last one and its frames' objects.
         del args, kwargs
         raise refusal.with_traceback(None)
 
     def _check_before(self, what: str, shape: Iterable[int], options: dict) -> None:
-        """Refuse a tensor of known size before its memory is touched."""
+        """Raise for a tensor of known size before its memory is touched."""
         place = torch.device(options.get("device") or "cpu")
         dtype = options.get("dtype") or torch.get_default_dtype()
         if (place.type == "meta" and not self._meta) or not isinstance(shape, (list, tuple)):
@@ -132,7 +132,7 @@ class Budget(StorageWatch):
 
 
 class Charge:
-    """Bytes that no tensor shows, such as a file on disk. `release()` once, or use `with`."""
+    """Bytes outside of tensors, such as a file on disk. Call `release()` once, or use `with`."""
 
     def __init__(self, tier: str, nbytes: int, what: str):
         open_now = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Budget)]
@@ -143,7 +143,7 @@ class Charge:
         self.tier, self.nbytes, self._charged = tier, nbytes, open_now
 
     def release(self) -> None:
-        """Give the bytes back; a second call does nothing."""
+        """Release the bytes; a second call does nothing."""
         for budget_ in self._charged:
             budget_._used[self.tier] -= self.nbytes
         self._charged = []
@@ -156,7 +156,7 @@ class Charge:
 
 
 def charge(tier: str, nbytes: int, what: str = "a file") -> Charge:
-    """Count bytes against every open budget; raises if one is crossed. Keep it, and release it."""
+    """Charge bytes to every open budget, or raise if one is exceeded. Release the result later."""
     if nbytes < 0:
         raise ValueError(f"{nbytes} bytes cannot be charged; call release() on the earlier charge")
     return Charge(checked(tier), int(nbytes), what)
@@ -170,15 +170,15 @@ def budget(
     from_now: bool = False,
     computes_on: str | None = None,
 ) -> Budget:
-    """`with budget(device=200_000_000):` raises `OutOfMemory` at the allocation that crosses it.
+    """Return a limit: `with budget(device=200_000_000):` raises `OutOfMemory` above it.
 
-    Counts every tensor of the process, also those from before (`from_now=True`: only what is made
-    inside). On a CPU rank all tensors are "device" but those made under `tier("host")` or marked;
-    on a GPU rank CPU tensors are "host". Files are counted where code calls `charge("disk", …)`.
-    The refused tensor is gone when the error arrives. An operation that also writes in place has
-    then written; what it takes and frees within itself is not seen (the CUDA allocator's own limit
-    is `torch.cuda.set_per_process_memory_fraction`). With `computes_on="meta"`, in a dry run,
-    shapes on torch's meta device are counted as the memory that they stand for.
+    It counts every tensor of the process, including earlier ones (with `from_now=True`, only
+    tensors created inside). On a CPU rank all tensors are "device" except tensors created under
+    `tier("host")` or marked; on a GPU rank CPU tensors are "host". Files count if code calls
+    `charge("disk", …)`. The refused tensor is freed before the error arrives, but an in-place
+    operation has already written. Memory that one operation allocates and frees is not seen (use
+    `torch.cuda.set_per_process_memory_fraction` for CUDA). With `computes_on="meta"`, shapes of a
+    dry run count as the memory that they represent.
     """
     limits = {"device": device, "host": host, "disk": disk}
     existing = () if from_now else alive(meta=computes_on == "meta")

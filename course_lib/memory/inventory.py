@@ -1,7 +1,7 @@
-"""What a rank holds, to the byte: distinct storages, sorted by use and by tier.
+"""The exact memory of a rank: distinct storages, sorted by use and by tier.
 
-A tied weight is held once, a view holds its whole storage, a placeholder of size 0 holds nothing.
-Lesson 01 introduces the table; lesson 09 sets sixteen bytes per parameter against it.
+A tied weight counts once, a view counts with its full storage, and a placeholder of size 0 does not
+count. Lesson 01 introduces the table. Lesson 09 compares it with sixteen bytes per parameter.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class HeldRow:
 
 @dataclass(frozen=True, repr=False)
 class Held:
-    """The answer of `held(...)`: rows, and sums over them. Prints as a table."""
+    """The result of `held(...)`: rows, and sums over them. It prints as a table."""
 
     rows: tuple[HeldRow, ...]
 
     @property
     def total(self) -> int:
-        """All bytes, in every tier."""
+        """The bytes in all tiers."""
         return sum(row.nbytes for row in self.rows)
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Bytes by kind; the five kinds of a training rank are always there, others if met."""
+        """Bytes by kind; the five kinds of a training rank are always included."""
         sums = dict.fromkeys(KINDS[:5], 0)
         for row in self.rows:
             sums[row.kind] = sums.get(row.kind, 0) + row.nbytes
@@ -52,11 +52,11 @@ class Held:
 
     @property
     def by_tier(self) -> dict[str, int]:
-        """Bytes by tier, all three."""
+        """Bytes by tier, for all three tiers."""
         return {tier: sum(r.nbytes for r in self.rows if r.tier == tier) for tier in TIERS}
 
     def table(self) -> str:
-        """The rows as aligned text."""
+        """Format the rows as aligned text."""
         lines = [("kind", "tier", "storages", "bytes", "")]
         total = HeldRow("total", "", sum(row.storages for row in self.rows), self.total)
         for row in (*self.rows, total):
@@ -74,13 +74,13 @@ def held(
     kinds: Mapping[str, object] | None = None,
     computes_on: str | None = None,
 ) -> Held:
-    """Count the distinct storages behind models, optimizers, tensors, and dicts or lists of them.
+    """Count the distinct storages of models, optimizers, tensors, and dicts or lists of these.
 
-    `kinds`: names for what no model or optimizer shows, `{"gradients": [bucket]}`; they win.
-    `activations`: True adds every other tensor alive in the process, and what only autograd's
-    graph keeps; a region `p` of `with peak() as p` adds what that region made and left alive.
-    A storage with two uses is counted under the first in the order of KINDS. `computes_on="meta"`:
-    of a rank of a dry run, whose shapes without memory are counted as if they had it.
+    `kinds` names the use of tensors, such as `{"gradients": [bucket]}`, and takes precedence.
+    `activations=True` adds every other tensor alive in the process and all tensors kept by
+    autograd's graph; the `p` of `with peak() as p` adds only tensors that its region left alive. A
+    storage with two uses counts under the first of them in KINDS. `computes_on="meta"` is for a dry
+    run, where shapes count as if they had memory.
     """
     by_kind: dict[str, list[UntypedStorage]] = {kind: [] for kind in (*(kinds or {}), *KINDS)}
     meta = computes_on == "meta"
@@ -92,7 +92,7 @@ def held(
         by_kind["activations"] += activations.made_and_alive()
     elif activations:
         by_kind["activations"] += alive(meta=meta)
-    # What was handed over by hand comes before "everything else alive".
+    # Storages named by the caller come before "everything else alive".
     order = [*(kinds or {}), *(k for k in KINDS if k != "activations"), "activations"]
     seen: set[tuple[str, int]] = set()
     sums: dict[tuple[str, str], list[int]] = {}
@@ -111,7 +111,7 @@ def held(
 def _collect(
     value: object, by_kind: dict[str, list[UntypedStorage]], plain: str, meta: bool
 ) -> None:
-    """Sort the storages of one object into kinds; tensors without a role go under `plain`."""
+    """Sort the storages of one object into kinds; tensors of unknown use are of kind `plain`."""
     parameters: list[Tensor] = []
     if isinstance(value, nn.Module):
         parameters += value.parameters()
@@ -131,8 +131,8 @@ def _collect(
             _collect(inner, by_kind, plain, meta)
     elif value is not None and not isinstance(value, (int, float, str, bool)):
         raise TypeError(
-            f"held() cannot look into a {type(value).__name__}: hand over its model, "
-            f"its optimizer, or kinds={{'a name': its tensors}}"
+            f"held() cannot look into a {type(value).__name__}: pass its model, its optimizer, "
+            f"or kinds={{'a name': its tensors}}"
         )
     by_kind["parameters"] += storages(parameters, meta=meta)
     by_kind["gradients"] += storages([p.grad for p in parameters], meta=meta)

@@ -1,7 +1,7 @@
-"""A watch over storages: which operation made each one, and when the last reference let it go.
+"""A watch over storages: the operation that made each one, and the release of its last reference.
 
-A dispatch mode sees what every operation returns, in backward too; a weak reference tells the end.
-Lesson 01 meets it inside the meter, lesson 09 inside budgets. It cannot see into one operation.
+A dispatch mode sees every operation's result, in both passes, and a weak reference reports the
+release. It is used by lesson 01's meter and lesson 09's budgets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from course_lib.memory.tiers import rank_computes_on, tier_of
 
 @dataclass(eq=False)
 class Life:
-    """One storage from birth to death; moments are nanoseconds of `time.time_ns`."""
+    """One storage from its allocation to its end; moments are nanoseconds of `time.time_ns`."""
 
     key: int
     pointer: int
@@ -31,16 +31,16 @@ class Life:
     tier: str
     what: str  # the operation that made it
     seen: int
-    origin: str  # "made" in sight; "before" the watch; "met" as an argument, made out of sight
+    origin: str  # "made" under the watch, from "before" it, or "met" as an argument
     died: int | None = None
     reference: weakref.ref | None = None
 
 
 class StorageWatch(LightMode):
-    """Follows storages while it is entered. `existing` are those to know from the start.
+    """A mode that follows storages while it is active, and `existing` storages from the start.
 
-    With `keep_dead` the lives that have ended stay in `lives()`; without it they are forgotten.
-    Subclasses hear of births and deaths through `born`, `died` and `growing`.
+    With `keep_dead`, ended lives stay in `lives()`; otherwise they are forgotten. Subclasses are
+    notified of births and deaths through `born`, `died` and `growing`.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class StorageWatch(LightMode):
         computes_on: str | None = None,
     ):
         super().__init__()
-        self.making: list[str] = []  # names of the `tier(...)` blocks that are open
+        self.making: list[str] = []  # names of the open `tier(...)` blocks
         self._computes_on = computes_on or rank_computes_on()
-        self._meta = self._computes_on == "meta"  # shapes stand for memory, in a dry run
+        self._meta = self._computes_on == "meta"  # in a dry run, shapes count as memory
         self._keep_dead = keep_dead
         self._living: dict[int, Life] = {}
         self._dead: list[Life] = []
-        # Finalizers run in any thread at any moment, so they only leave a note; `settle` books it.
+        # Finalizers run in any thread at any time, so they only leave a note, which `settle` books.
         self._ended: deque[tuple[int, Life]] = deque()
         self._open = False
         for storage in existing:
@@ -65,22 +65,22 @@ class StorageWatch(LightMode):
 
     # ---- for subclasses
     def born(self, life: Life) -> None:
-        """Called for each new storage, right after the operation that made it."""
+        """Handle a new storage, right after the operation that made it."""
 
     def died(self, life: Life) -> None:
-        """Called once for each storage that is gone."""
+        """Handle the release of a storage; called once for each."""
 
     def growing(self, storage: UntypedStorage, tier: str, extra: int) -> None:
-        """Called before a storage is resized to more bytes."""
+        """Handle a resize of a storage to more bytes, before it happens."""
 
     # ---- for readers
     def lives(self) -> list[Life]:
-        """What the watch knows: the dead first (with `keep_dead`), then the living."""
+        """Return all known lives: ended ones first (with `keep_dead`), then current ones."""
         self.settle()
         return [*self._dead, *self._living.values()]
 
     def made_and_alive(self) -> Iterator[UntypedStorage]:
-        """Storages that were made under this watch and still exist."""
+        """Yield the storages that were made under this watch and still exist."""
         self.settle()
         for life in list(self._living.values()):
             storage = life.reference()
@@ -88,7 +88,7 @@ class StorageWatch(LightMode):
                 yield storage
 
     def settle(self) -> None:
-        """Book the deaths that were noted since the last time."""
+        """Process the releases that were noted since the last call."""
         while self._ended:
             moment, life = self._ended.popleft()
             self._bury(life, moment)
@@ -107,11 +107,11 @@ class StorageWatch(LightMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # DTensor and its like unwrap first: their inner operations count
+            return NotImplemented  # DTensor and similar unwrap first; their inner operations count
         kwargs = kwargs or {}
         what = func._schema.name
-        # A storage that first turns up as an argument was made out of sight: by C++ code or another
-        # thread. Only `lift_fresh`, the end of `torch.tensor(data)`, hands over what is surely new.
+        # A storage first seen as an argument was made unseen, by C++ code or a different thread.
+        # Only `lift_fresh`, the end of `torch.tensor(data)`, takes a storage that is surely new.
         origin = "made" if what == "aten::lift_fresh" else "met"
         for storage in storages((args, kwargs), meta=self._meta):
             self._meet(storage, what, origin)
@@ -121,7 +121,7 @@ class StorageWatch(LightMode):
             for storage in storages(result, meta=self._meta):
                 self._meet(storage, what, "made")
         except BaseException:
-            del result, storage  # refused memory must not live on in the traceback
+            del result, storage  # the traceback must not keep refused memory alive
             raise
         return result
 
@@ -132,7 +132,7 @@ class StorageWatch(LightMode):
         if life is not None:
             if life.reference() is storage and life.nbytes == nbytes:
                 return
-            # Another storage at the same address, or the same one resized by its operation.
+            # A different storage at the same address, or the same one resized by its operation.
             origin = "made" if life.reference() is storage else origin
             self._bury(life, time.time_ns())
         if nbytes == 0:
@@ -164,9 +164,9 @@ class StorageWatch(LightMode):
         self.died(life)
 
     def _watch_resize(self) -> None:
-        """`storage.resize_` frees and fills parameters (FSDP2, ZeRO-3) and is no operation.
+        """Watch `storage.resize_`, which frees and reallocates parameters (FSDP2, ZeRO-3).
 
-        The dispatcher never hears of it, so the method itself is watched while the watch is open.
+        It is not an operation, so the dispatcher does not see it. Therefore the method is patched.
         """
         below = torch.UntypedStorage.resize_
 

@@ -1,11 +1,11 @@
-"""The meter: how many bytes of tensors a region of code needed above what was there before it.
+"""The meter, which measures the tensor bytes that a region of code needs above its start.
 
-On a CPU it merges torch.profiler's allocator events with a watch over storages, on CUDA it asks the
-allocator. Lesson 01 measures a ring with it; every later lesson holds a formula against it.
+On a CPU it merges torch.profiler's allocator events with a watch over storages; on CUDA it asks the
+allocator. Lesson 01 measures a ring with it, and later lessons compare every formula with it.
 
-The profiler alone misses frees of memory made before the region (last step's gradients) and in
-threads that it does not follow; the watch alone misses temporaries inside an operation, such as
-gloo's copy of a whole input. The watch mends the events' ends, and stands in where a profiler runs.
+The profiler misses frees of memory made before the region (such as gradients of the last step) and
+frees in threads that it does not follow. The watch misses temporaries inside an operation, such as
+gloo's copy of an input. It corrects when blocks end, or replaces a profiler that is in use.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from course_lib.memory.release_wait import wait_until_settled
 from course_lib.memory.storages import alive
 from course_lib.memory.tiers import rank_computes_on
 
-# Open CUDA regions, outermost first: who resets the allocator's high-water mark tells the others.
+# Open CUDA regions, outermost first. Before one resets the allocator's peak, the others note it.
 _open_on_cuda: ContextVar[tuple[Peak, ...]] = ContextVar("open_on_cuda", default=())
 
 
 class Peak:
-    """`with peak() as p:`, and after it `p.made_and_alive()` and the results:
+    """`with peak() as p:`, followed by `p.made_and_alive()` and these results.
 
-    bytes: the most that was held at once above the start of the region; never below 0.
-    held_after: what the region left behind; negative where it freed more of the old than it made.
-    timeline: (seconds, nbytes, what) after every change, in bytes above the start.
-    by: who measured, "profiler", "watch" (no temporaries inside operations) or "allocator".
+    bytes      the most bytes in use at once above the start of the region, at least 0
+    held_after the bytes left by the region, negative if it freed more old memory than it made
+    timeline   (seconds, nbytes, what) after every change, in bytes above the start
+    by         the instrument: "profiler", "watch" (no temporaries in operations) or "allocator"
     """
 
     bytes: int
@@ -62,11 +62,11 @@ class Peak:
 
     def __getattr__(self, name: str) -> object:
         if name in Peak.__annotations__:
-            raise RuntimeError(f"{name} is known when the region has ended: read it after the with")
+            raise RuntimeError(f"{name} is known only after the region: read it after the with")
         raise AttributeError(f"a peak has no {name}")
 
     def made_and_alive(self) -> Iterator[UntypedStorage]:
-        """Storages that the region made and that still exist."""
+        """Yield the storages that the region made and that still exist."""
         if self._watch is None:
             raise RuntimeError("this region has not been entered")
         return self._watch.made_and_alive()
@@ -80,7 +80,7 @@ class Peak:
     def __enter__(self) -> Peak:
         if self._watch is not None:
             raise RuntimeError("a peak measures one region: write `with peak() as p:` again")
-        wait_until_settled()  # what is as good as gone would count as freed by the region
+        wait_until_settled()  # memory about to be freed would count as freed by the region
         self._watch = StorageWatch(alive(), keep_dead=True)
         if self.device.type == "cuda":
             self._enter_cuda()
@@ -91,8 +91,8 @@ class Peak:
                 self._watch = None
                 raise RuntimeError(
                     "no profiler to measure with: one is running already (an outer peak(), or your "
-                    "own torch.profiler) and a second would end it, or this torch has none. Leave "
-                    "out by='profiler', and the watch measures"
+                    "own torch.profiler), which a second would end, or this torch has none. Omit "
+                    "by='profiler', and the watch measures instead"
                 )
         self._start = time.time_ns()
         self._watch.__enter__()
@@ -100,13 +100,13 @@ class Peak:
 
     def __exit__(self, *exception: object) -> None:
         self._watch.__exit__(*exception)
-        wait_until_settled()  # a backend's thread lets go of its copies after the caller goes on
+        wait_until_settled()  # a backend's thread may release its copies late
         stop = time.time_ns()
         lives = [life for life in self._watch.lives() if life.device == self.device.type]
         events = self._events.stop() if self._events is not None else None
         self._events = None
         if self._wanted == "profiler" and events is None and self.device.type == "cpu":
-            raise RuntimeError("another profiler was started inside the region and ended this one")
+            raise RuntimeError("a second profiler was started inside the region and ended this one")
         reports = None if events is None else from_events(events)
         points = curve(merge(reports, lives), self._start, stop)
         self.timeline = points
@@ -129,7 +129,7 @@ class Peak:
         self._high = max(self._high, torch.cuda.max_memory_allocated(self.device))
 
     def _exit_cuda(self) -> None:
-        """Bytes come from the allocator (rounded up to 512); the timeline stays the watch's."""
+        """Set the bytes from the allocator (rounded up to 512), and the timeline from the watch."""
         torch.cuda.synchronize(self.device)
         self._note_cuda()
         _open_on_cuda.reset(self._token)
@@ -141,10 +141,10 @@ class Peak:
 def peak(*, device: str | torch.device | None = None, by: str | None = None) -> Peak:
     """Measure a region: `with peak() as p: ...`, then `p.bytes`.
 
-    `device`: where to measure; by default where this rank computes. `by`: "profiler" or "watch" on
-    a CPU ("profiler" where it is free), "allocator" on CUDA. Regions may be nested: the inner ones
-    are measured by the watch. Not seen on a CPU: what threads of your own allocate. Begin and end
-    wait until the backend's threads have let go of the copies that they made. On CUDA
-    `reset_peak_memory_stats` is called at entry.
+    `device` is the device to measure, by default the one on which this rank computes. `by` is
+    "profiler" or "watch" on a CPU (by default "profiler" unless one runs already), and "allocator"
+    on CUDA. Regions may be nested, and the watch measures the inner ones. Allocations in other
+    threads are not seen on a CPU. Entry and exit wait until backend threads have released their
+    copies. On CUDA, `reset_peak_memory_stats` is called at entry.
     """
     return Peak(device, by)

@@ -1,8 +1,7 @@
-"""When a backend's threads have let go of what a collective has made.
+"""A wait until a backend's threads have released the memory of a collective.
 
-gloo's thread says that the work is done, wakes the caller, and only then drops the work with its
-tensors: a faster caller would count a buffer that is as good as gone. Lesson 01 meets it inside the
-meter.
+gloo's thread reports that the work is done, wakes the caller, and only then frees the work with its
+tensors. A faster caller would count it as in use. The meter of lesson 01 uses this wait.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-# What torch calls the threads that run gloo's collectives: the system keeps 15 letters of a name.
+# torch's name for the threads that run gloo's collectives; the system keeps 15 letters of a name.
 BACKENDS = ("pt_gloo",)
 TASKS = Path("/proc/self/task")
-PAUSE, PATIENCE = 0.002, 0.5  # seconds: between two looks, and for all of them
+PAUSE, PATIENCE = 0.002, 0.5  # seconds between two checks, and for all of them
 
 
 def wait_until_settled() -> None:
-    """Return when no thread of a backend is at work, or after half a second.
+    """Wait until all threads of a backend are idle, but at most half a second.
 
-    Two looks in a row have to find them asleep: one that waits for the GIL sleeps as well, and
-    gets it in the pause. Where the system shows no threads, the first pause is all there is.
+    Two consecutive checks must find them asleep. A thread that waits for the GIL sleeps too, but
+    gets it during the pause. On systems that list no threads, this only pauses once.
     """
     end, quiet = time.monotonic() + PATIENCE, 0
     while quiet < 2 and time.monotonic() < end:
@@ -29,7 +28,7 @@ def wait_until_settled() -> None:
 
 
 def _at_work(stat: Path) -> bool:
-    """Whether a thread is a backend's, and runs or waits for a processor."""
+    """Return True if a thread belongs to a backend and runs or waits for a processor."""
     try:
         name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
     except OSError:

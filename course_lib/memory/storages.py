@@ -1,7 +1,7 @@
-"""Memory is made of storages: tensors, views and tied weights are only names for them.
+"""Storages, which are the actual memory of tensors, views and tied weights.
 
-Finds the storages behind any object, and those that are alive anywhere in the process.
-Lesson 01 meets it as "what a rank holds"; lesson 09 counts the sixteen bytes per parameter with it.
+This file finds the storages of any object, and all storages alive in the process. Lesson 01 uses it
+to list the memory of a rank, and lesson 09 to count sixteen bytes per parameter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, UntypedStorage
 
 
 def plain_tensors(value: object) -> Iterator[Tensor]:
-    """Every ordinary tensor inside `value`: lists, dicts, DTensors and other wrappers opened up."""
+    """Yield every ordinary tensor in `value`, inside lists, dicts, DTensors and other wrappers."""
     if isinstance(value, Tensor):
         if hasattr(type(value), "__tensor_flatten__"):  # DTensor, AsyncCollectiveTensor, …
             for name in value.__tensor_flatten__()[0]:
@@ -32,9 +32,9 @@ def plain_tensors(value: object) -> Iterator[Tensor]:
 
 
 def storages(value: object, *, meta: bool = False) -> Iterator[UntypedStorage]:
-    """The storages behind `value`, once for each tensor; tensors without memory are skipped.
+    """Yield the storages of `value`, one per tensor, without tensors that have no memory.
 
-    `meta`: those on torch's meta device are told as well, which stand for memory in a dry run."""
+    With `meta`, storages on torch's meta device are included, as memory of a dry run."""
     if isinstance(value, UntypedStorage):
         yield value
         return
@@ -42,22 +42,22 @@ def storages(value: object, *, meta: bool = False) -> Iterator[UntypedStorage]:
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
-            continue  # a wrapper without a storage of its own
-        if meta or storage.device.type != "meta":  # meta and fake tensors: a shape, no memory
+            continue  # a wrapper without its own storage
+        if meta or storage.device.type != "meta":  # meta and fake tensors have only a shape
             yield storage
 
 
 def alive(*, meta: bool = False) -> list[UntypedStorage]:
-    """Storages of all tensors alive in this process, with those that only autograd's graph holds;
-    `meta` as in `storages`.
+    """Return the storages of all tensors alive in this process, including those kept only by
+    autograd's graph; `meta` as in `storages`.
 
-    A walk of the garbage collector's list (about 40 ms for each 100,000 Python objects), then of
-    the graph behind every tensor met. A tensor that only C++ code holds is not found.
+    It walks the garbage collector's list (about 40 ms per 100,000 Python objects), then the graph
+    of every tensor found. It misses tensors that only C++ code holds.
     """
-    gc.collect()  # cycles that nobody can reach are not alive, and must not be freed mid-region
+    gc.collect()  # unreachable cycles are not alive, and must not be freed mid-region
     by_pointer: dict[int, UntypedStorage] = {}
     nodes = []
-    # Exact types: isinstance would ask proxies, and proxies answer with side effects.
+    # Exact types, because isinstance would query proxies, which may have side effects.
     tensor_types, storage_types = _with_subclasses(Tensor), _with_subclasses(UntypedStorage)
     wanted = tensor_types | storage_types
     for candidate in [entry for entry in gc.get_objects() if type(entry) in wanted]:
@@ -87,7 +87,7 @@ def _with_subclasses(kind: type) -> set[type]:
 
 
 def _saved_by_graph(nodes: list, meta: bool) -> Iterator[UntypedStorage]:
-    """What backward nodes keep. Reads the raw slots: unpacking would run recomputation hooks."""
+    """Yield tensors saved by backward nodes, read from raw slots, as unpacking could recompute."""
     seen = set()
     while nodes:
         node = nodes.pop()

@@ -1,1 +1,1 @@
-"""The same run by other people's software: configs, launchers, engines, hosts. Lesson 13."""
+"""The same run in other projects' software: configs, launchers, engines, hosts. Lesson 13."""

@@ -1,6 +1,6 @@
-"""From a model and a cluster to a plan: what fits, how long a step lasts, the files to run it.
+"""Plans for a model on a cluster: plans that fit, the seconds of a step, and files to run plans.
 
-In the order of reading: task, search, report; emit and fsdp2_file write the files. Lesson 15.
+Reading order: task, search, report. The modules emit and fsdp2_file write the files. Lesson 15.
 """
 
 from course_lib.estimate.model import Model

@@ -1,6 +1,6 @@
-"""A plan as a Python file that shards a Transformers model by torch alone: DTensor and FSDP2.
+"""A plan as a Python file that shards a Transformers model only with torch (DTensor, FSDP2).
 
-The lines that shard are the ladder's; here they get a mesh, a model and a loop. Lesson 15.
+The lines that shard the model come from the ladder; mesh, model and loop are added here. Lesson 15.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIG = json.loads("""
 
 
 def build():
-    """The model; each rank makes the whole of it on its host, in float32."""
+    """Make the full model on each rank's host, in float32."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(**CONFIG)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -81,7 +81,7 @@ from torch.distributed.tensor.parallel import (
 )
 """
 CUT = """\
-cut = {}  # whole heads, and the MLP's inner width
+cut = {}  # by heads, and by the MLP's inner width
 for layer in ("q_proj", "k_proj", "v_proj"):
     cut[f"model.layers.*.self_attn.{layer}"] = ColwiseParallel()
 for layer in ("gate_proj", "up_proj"):
@@ -92,7 +92,7 @@ parallelize_module(model, mesh["tp"], cut)"""
 
 
 def python(plan: Plan, model: Model, length: int, comments: Sequence[str]) -> str:
-    """`torchrun … fsdp2.py [STEPS]`: random tokens, to be replaced by a loader."""
+    """Return a program for `torchrun … fsdp2.py [STEPS]`, with random tokens as its data."""
     setting, place = plan.setting, plan.place
     imports, body = fsdp2.lines(setting, model.kind, mesh='mesh["dp"]')
     lines = (CUT.splitlines() if place.tp > 1 else []) + body

@@ -1,7 +1,7 @@
-"""A search in words and as one JSON document; where nothing fits, what would make it fit.
+"""A report of a search, in words and as one JSON document, with remedies if nothing fits.
 
-More memory, more GPUs, shorter sequences, fewer bytes a number, a disk: each is tried, and said
-only if it does. Lesson 15.
+More memory, more GPUs, shorter sequences, fewer bytes per element and a disk are tried as remedies,
+and a remedy is named only if it helps. Lesson 15.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from course_lib.estimate.time import Place
 from course_lib.plan.search import Counts, Plan, Search, size
 from course_lib.plan.task import Task
 
-MOST = 64  # times as many GPUs as were asked for are looked at
+MOST = 64  # largest multiple of the requested GPUs that is tried
 
 
 def title(task: Task) -> str:
@@ -23,59 +23,59 @@ def title(task: Task) -> str:
     where = f"{task.gpus} GPU{'s'[: task.gpus > 1]} of {machine.name}"
     where += f" on {nodes} nodes" if nodes > 1 else ""
     return (
-        f"{task.model.shape.params:,} parameters, {task.tokens:,} tokens a step in "
+        f"{task.model.shape.params:,} parameters, {task.tokens:,} tokens per step in "
         f"{task.rows:,} sequences of {task.length}, {task.precision}; {where}, "
         f"{machine.memory / 1e9:,.3g} GB each"
     )
 
 
 def remarks(found: Search) -> list[str]:
-    """What a reader has to know of the figures."""
+    """List the remarks that a reader needs to understand the figures."""
     task, model, machine = found.task, found.task.model, found.task.machine
     rate = machine.rate(task.per_node)
-    what = "DeepSpeed needs with these settings, fused attention"
-    what = "our engine needs at the highest point of a step" if model.ours else what
+    what = "DeepSpeed needs with these settings and fused attention"
+    what = "our engine needs at the peak of a step" if model.ours else what
     lines = [
-        f"GPU: what {what}. comp s: with the wait for the slowest rank; tp s: its messages, which "
-        "block; dp s and tier s: what the backward does not hide.",
-        f"Products are taken to reach {rate.products(model.hidden) / 1e12:,.2f} TFLOP/s, a ring "
-        f"{task.constants.reach:.0%} of its link; ranks differ by {task.constants.spread:.1%}.",
+        f"GPU GB is the memory that {what}. Seconds: comp s includes the wait for the slowest "
+        "rank, tp s is its blocking messages, and the backward pass does not hide dp s and tier s.",
+        f"Assumed: products reach {rate.products(model.hidden) / 1e12:,.2f} TFLOP/s, rings reach "
+        f"{task.constants.reach:.0%} of a link, and ranks differ by {task.constants.spread:.1%}.",
     ]
     if machine.runs:
         lines.append(
-            f"Of {machine.runs} published runs on this GPU nine in ten are predicted to within "
-            f"{machine.within:.0%} (docs/cost_model.md). Plans that are closer are a tie."
+            f"Nine in ten of {machine.runs} published runs on this GPU are predicted to within "
+            f"{machine.within:.0%} (docs/cost_model.md). Plans that differ by less are a tie."
         )
     elif machine.peak:
         lines.append(
-            "No published run was compared on this machine: its rates are assumptions, and the "
-            "order says more than the seconds."
+            "No published run was compared on this machine, so its rates are assumptions, and the "
+            "order is more reliable than the seconds."
         )
     if not found.plans or found.plans[0].place.tp > task.per_node:
         what = "Tensor parallelism across nodes is slow" if found.plans else "Nothing fits"
         lines.append(
             f"{what}, and this command plans no pipeline parallelism, which is the usual way to "
-            "spread a model over nodes."
+            "distribute a model over nodes."
         )
     crowd = task.machine.oversubscribed(task.per_node)
     if crowd > 1:
         lines.append(
-            f"{task.per_node} ranks share {task.machine.cores} cores: each takes {crowd:g} times "
-            "as long as with a core of its own."
+            f"{task.per_node} ranks share {task.machine.cores} cores, so each takes {crowd:g} "
+            "times as long as on its own core."
         )
     config = model.config
     if not model.ours and model.activations_unknown:
         lines.append(
-            f"The activations are not known: {model.activations_unknown}. A step needs more memory "
-            "than is shown, and only plans with 1 row at a time are listed."
+            f"The activations are not known, because {model.activations_unknown}. A step needs "
+            "more memory than shown, and only plans with 1 row at a time are listed."
         )
     if config is None and not model.theirs().can_be_cut:
         lines.append(
-            f"How tensor parallelism cuts a model of model_type {model.kind!r} is not known here: "
-            "all plans have tp 1."
+            f"The tensor-parallel layout of model_type {model.kind!r} is not known here, so all "
+            "plans have tp 1."
         )
     elif config is not None and config.dropout:
-        lines.append(f"Its dropout of {config.dropout:g} is counted, attention's own is not.")
+        lines.append(f"The dropout of {config.dropout:g} is counted, but attention dropout is not.")
     return lines
 
 
@@ -93,7 +93,7 @@ def plan_dict(task: Task, plan: Plan) -> dict:
 
 
 def as_dict(found: Search, top: int, written: list[str] | None = None) -> dict:
-    """What --json prints; `plans` are the first `top` of `fits`."""
+    """Make the document for --json; its `plans` are the `top` fastest plans that fit."""
     task, model, told = found.task, found.task.model, advice(found)
     plans = [plan_dict(task, plan) for plan in found.plans[:top]]
     fallen = [
@@ -111,17 +111,17 @@ def as_dict(found: Search, top: int, written: list[str] | None = None) -> dict:
     return shown | {"written": written or []}
 
 
-# ---- where nothing fits
+# ---- if nothing fits
 class Advice(NamedTuple):
-    """The nearest miss in words, and the remedies that were found to do."""
+    """The nearest plan in words, and the remedies that make it fit."""
 
     nearest: str
     remedies: list[str]
 
 
 def advice(found: Search) -> Advice | None:
-    """Where nothing fits: the way that comes nearest, and what would make it fit; None where
-    something does, or where nothing was counted."""
+    """Describe the plan that is nearest to fitting, and the changes that make it fit. Return None
+    if a plan fits, or if nothing was counted."""
     if found.plans or found.nearest is None:
         return None
     setting, place, needs = found.nearest
@@ -137,7 +137,7 @@ def _remedies(task: Task, setting: Setting, place: Place, counts: Counts) -> Ite
         yield f"GPUs with {size(needs.gpu * (1 + task.spare))} or more each"
     if machine.host_memory is not None and needs.host > machine.host_memory:
         yield f"hosts with {size(needs.host)} or more"
-    # By doubling the replicas, of nodes that are full.
+    # By doubling the replicas, on full nodes.
     wider = [replace(place, dp=place.dp * 2**k) for k in range(1, MOST.bit_length())]
     possible = setting.stage > 0 and place.world >= place.gpus
     for there in wider if possible else ():
@@ -145,11 +145,11 @@ def _remedies(task: Task, setting: Setting, place: Place, counts: Counts) -> Ite
             nodes = -(-there.world // place.ranks)
             yield (
                 f"{there.world} GPUs ({nodes} nodes with {place.ranks} each), and {there.dp} "
-                "sequences a step or more"
+                "or more sequences per step"
             )
             break
     length = task.length // 2 if needs.activations is not None else 0
-    while length >= place.tp:  # halved again and again
+    while length >= place.tp:  # halved repeatedly
         shorter = replace(task, length=length) if task.tokens % length == 0 else None
         if shorter is not None and _fits(shorter, setting, place):
             yield f"--length {length}"
@@ -162,7 +162,7 @@ def _remedies(task: Task, setting: Setting, place: Place, counts: Counts) -> Ite
     if machine.disk is None and machine.host is not None and setting.stage == 3:
         away = replace(setting, optimizer="nvme", parameters="nvme")
         if _fits(task, away, place):
-            yield "states and parameters in files: say in the machine's file what a disk carries"
+            yield "states and parameters in files (add disk to the machine's file)"
 
 
 def _fits(task: Task, setting: Setting, place: Place) -> bool:

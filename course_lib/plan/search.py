@@ -1,7 +1,7 @@
-"""Every way to run a step on the cluster: which fit, how long each lasts, why the others fell out.
+"""A search of all ways to run a step on the cluster, each with its seconds or why it fails.
 
-More rows at once need more memory, so of each cut, stage and offload only the border is looked for.
-What is counted is the step of our engine, as the closed forms have it. Lesson 15.
+More rows per micro-batch need more memory, so each tp, stage and offload needs only a search for
+the limit. The closed forms count a step of our engine. Lesson 15.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from course_lib.plan.task import Task, divisors
 
 
 class Counts:
-    """What a way needs and costs, by closed forms, each walked once for a task."""
+    """Needs and costs of a way from closed forms, each computed once per task."""
 
     def __init__(self, task: Task):
         self.task = task
@@ -42,7 +42,7 @@ class Counts:
         return self._counted[key]
 
     def needs(self, setting: Setting, place: Place) -> Needs:
-        """Bytes at the highest point of a step of the first rank, and on a node."""
+        """Compute the peak bytes of the first rank in a step, and the bytes on a node."""
         key = replace(setting, accumulate=min(2, setting.accumulate)), place
         if key not in self._needs:
             if not self.task.model.ours:
@@ -61,18 +61,18 @@ class Counts:
         return costs(task.model.config, setting, place, task.length, counted=counted)
 
     def over(self, needs: Needs) -> float:
-        """By which part of what there is a way is too large, at most 0 where it fits."""
+        """Compute the fraction by which a way exceeds the memory (at most 0 if it fits)."""
         machine, spare = self.task.machine, 1 + self.task.spare
         gpu = needs.gpu * spare / machine.memory - 1
         host = needs.host / machine.host_memory - 1 if machine.host_memory else -1.0
         return max(gpu, host)
 
     def short(self, needs: Needs) -> tuple[str, str]:
-        """Of what there is too little, in short and in figures."""
+        """Describe the memory that is too small, once briefly and once with figures."""
         machine, spare = self.task.machine, self.task.spare
         with_spare = needs.gpu * (1 + spare)
         if with_spare > machine.memory:
-            text = f"{size(needs.gpu)} on each GPU, with {spare:.0%} to spare {size(with_spare)}"
+            text = f"{size(needs.gpu)} on each GPU, {size(with_spare)} with {spare:.0%} to spare,"
             return "more than a GPU's memory", f"{text} of {size(machine.memory)}"
         text = f"{size(needs.host)} of a host's {size(machine.host_memory)}"
         return "more than a host's memory", text
@@ -89,13 +89,13 @@ class Counts:
 
 
 def size(nbytes: float) -> str:
-    """In 10^9 bytes, or in 10^6 where that is little."""
+    """Format bytes in units of 10^9, or of 10^6 for small numbers."""
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.2f} MB"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to run a step: what it takes of a rank and a node, and how long it lasts."""
+    """One way to run a step, with its needs on a rank and on a node, and its seconds."""
 
     setting: Setting
     place: Place
@@ -115,7 +115,7 @@ class Plan:
 
 @dataclass
 class Fallen:
-    """What one reason excluded: how many ways, and the one that came nearest to staying."""
+    """The ways excluded for one reason: their number, and the way nearest to fitting."""
 
     count: int = 0
     example: str = ""
@@ -124,8 +124,8 @@ class Fallen:
 
 @dataclass
 class Search:
-    """`plans` from the fastest on; `fallen` by reason; `nearest`: of the ways that do not fit, the
-    one that lacks least, with what it needs."""
+    """The result of a search: `plans` with the fastest first, `fallen` by reason, and `nearest`,
+    the way that exceeds the memory least, with its needs."""
 
     task: Task
     plans: list[Plan] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Search:
 
 
 def search(task: Task) -> Search:
-    """All ways, ranked by predicted seconds; of equal ones the one that needs less comes first."""
+    """Rank all ways by predicted seconds, and equal ways by their needs."""
     found = Search(task, counts=Counts(task))
     for place in places(task, found):
         micro = divisors(task.rows // place.dp)
@@ -161,18 +161,18 @@ def search(task: Task) -> Search:
 
 
 def places(task: Task, found: Search) -> Iterator[Place]:
-    """Every division of the world into tp and dp that the model, the nodes and the rows allow."""
+    """Yield every division of the world into tp and dp that the model, nodes and rows allow."""
     node = task.per_node
     for tp in divisors(task.gpus) if task.tp is None else [task.tp]:
         dp, why = task.gpus // tp, task.cannot_cut(tp)
         name = f"tp {tp}, dp {dp}"
         if why is not None:
-            found.drop("the model cannot be cut so", 1, f"{name}: {why}")
+            found.drop("the model cannot be sharded this way", 1, f"{name}: {why}")
         elif node % tp and tp % node:
-            why = f"{name}: a node has {node} GPUs, which such groups do not fill"
-            found.drop("groups of tp lie across nodes", 1, why)
+            why = f"{name}: such groups do not fill a node of {node} GPUs"
+            found.drop("tp groups do not fit the nodes", 1, why)
         elif task.rows % dp:
-            why = f"{name}: {task.rows} sequences a step are not shared out over {dp} replicas"
+            why = f"{name}: {task.rows} sequences per step do not divide over {dp} replicas"
             found.drop("the rows of a step do not divide over dp", 1, why, task.rows % dp)
         else:
             yield Place(tp, dp, node)
@@ -181,8 +181,8 @@ def places(task: Task, found: Search) -> Iterator[Place]:
 
 
 def settings(task: Task, found: Search, place: Place, micro: int) -> Iterator[Setting]:
-    """Every stage, offload and recomputation; stage 3 as our engine has it by default, gathering
-    anew in the backward."""
+    """Yield every stage, offload and recomputation. Stage 3 gathers again in the backward pass, as
+    our engine does by default."""
     for recompute in (False, True):
         for stage, optimizer, parameters in WAYS:
             if task.stage not in (None, stage):
@@ -190,24 +190,24 @@ def settings(task: Task, found: Search, place: Place, micro: int) -> Iterator[Se
             away = {"optimizer": optimizer, "parameters": parameters, "precision": task.precision}
             setting = Setting(1, recompute=recompute, stage=stage, lean=stage == 3, **away)
             if stage and place.dp == 1 and optimizer is None:
-                why = f"stage {stage} shards over replicas, and dp 1 is a single one"
+                why = f"stage {stage} shards over replicas, but dp 1 has only one replica"
                 found.drop("a stage without replicas", micro, why)
             elif "nvme" in (optimizer, parameters) and task.machine.disk is None:
-                why = "states on disk: of the machine no disk is known"
+                why = "states on disk, but the machine has no known disk"
                 found.drop("no disk", micro, why)
             elif (optimizer or parameters) and task.machine.host is None:
-                why = "states on the host: of the link to it nothing is known"
+                why = "states on the host, but the link to the host is not known"
                 found.drop("no link to the host", micro, why)
             else:
                 yield setting
 
 
 def _rows(found: Search, setting: Setting, place: Place, micro: list[int]) -> None:
-    """All micro-batches of one way. A step of one micro-batch keeps no sums from an earlier one,
-    and stands for itself; of the others those fit that are small enough."""
+    """Add the numbers of rows of one way that fit. A step of one micro-batch keeps no sums of
+    earlier micro-batches, so it is checked separately. Other steps fit up to a limit."""
     task, counts, total = found.task, found.counts, micro[-1]
     if not task.model.ours and task.model.activations_unknown:
-        micro = micro[:1]  # what a second row would take is not known
+        micro = micro[:1]  # the bytes of a second row are not known
 
     def at(rows: int) -> Setting:
         return replace(setting, rows=rows, accumulate=total // rows)

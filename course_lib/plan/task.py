@@ -1,6 +1,6 @@
-"""What is asked for: a model, a machine, how many ranks, how many tokens a step; checked at once.
+"""A task for the planner: a model, a machine, the number of ranks, and the tokens of a step.
 
-What cannot be is refused here with its cause and its remedy, before anything is counted. Lesson 15.
+Before anything is counted, an impossible task is refused with cause and remedy. Lesson 15.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from course_lib.estimate.over_tp import check_cut
 from course_lib.estimate.time import Constants, Machine
 from course_lib.zero.precision import DTYPES
 
-ROWS = 8  # sequences of a step for each GPU, where nothing is said
-SPARE = 0.1  # of a GPU: what the estimate of a peak is held to
+ROWS = 8  # default sequences per step and GPU
+SPARE = 0.1  # part of a GPU that stays free, for the error of a peak estimate
 MOST_TOKENS = 10**12  # more than any step has
 
 
 def divisors(n: int) -> list[int]:
-    """All divisors of a number, in order."""
+    """List all divisors of a number, in order."""
     small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})
 
 
 @dataclass(frozen=True)
 class Task:
-    """`gpus` ranks in all; `tokens` of a step over all replicas, in sequences of `length`; `price`
-    of a GPU for an hour. `tp` and `stage` name the only one to be looked at, where there is one."""
+    """A request for `gpus` ranks and `tokens` tokens per step over all replicas, in sequences of
+    `length` tokens, at `price` per GPU-hour. `tp` and `stage` can fix one value each."""
 
     model: Model
     machine: Machine
@@ -54,13 +54,13 @@ class Task:
             below = self.tokens // self.length * self.length
             near = [str(n) for n in (below, below + self.length) if n]
             raise ValueError(
-                f"--tokens {self.tokens} is no number of whole sequences of --length "
+                f"--tokens {self.tokens} is not a multiple of --length "
                 f"{self.length}: take {' or '.join(near)}"
             )
         if self.precision not in DTYPES:
             raise ValueError(f"--precision {self.precision} is none of {', '.join(DTYPES)}")
         if self.price is not None and not (self.price >= 0 and math.isfinite(self.price)):
-            raise ValueError(f"--price {self.price} of a GPU for an hour has to be 0 or more")
+            raise ValueError(f"--price {self.price} per GPU-hour has to be 0 or more")
 
     @classmethod
     def of(
@@ -76,14 +76,14 @@ class Task:
         precision: str | None = None,
         **more: object,
     ) -> Task:
-        """With 0 or None for what is to be as usual: one node, eight `rows` a GPU, which `tokens`
-        of a step say as well, the model's longest sequence, the machine's precision."""
+        """Make a task. 0 or None selects a default: one node, eight `rows` per GPU (or enough for
+        `tokens` per step), the model's longest sequence, or the machine's precision."""
         numbers = {"--gpus": gpus, "--tokens": tokens, "--rows": rows, "--length": length}
         for name, value in numbers.items():
             if value < 0:
                 raise ValueError(f"{name} {value} has to be 0 or more")
         if rows and tokens:
-            raise ValueError("--rows and --tokens both say how long a step is: leave one out")
+            raise ValueError("--rows and --tokens both set the size of a step, so omit one of them")
         gpus = gpus or machine.gpus
         length, precision = model.length(length), precision or machine.precision
         tokens = tokens or (rows or ROWS) * gpus * length
@@ -91,13 +91,13 @@ class Task:
         return cls(model, known, constants, gpus, tokens, length, precision, **more)
 
     def cannot_cut(self, tp: int) -> str | None:
-        """Why the model cannot be cut over so many ranks, None where it can."""
+        """Return the reason why the model cannot be sharded over `tp` ranks, or None."""
         model, config = self.model, self.model.config
         if tp == 1:
             return None
         heads, kv = (config.heads, config.kv_heads) if config else model.theirs().heads
         if heads < tp:
-            return f"the model has {heads} heads, and each of {tp} ranks takes one or more"
+            return f"the model has {heads} heads, but each of {tp} ranks needs one or more"
         try:
             model.params_of_rank(tp)
             if config is not None:
@@ -105,17 +105,17 @@ class Task:
         except ValueError as error:
             return str(error)
         if config is None and (heads % tp or kv % tp):
-            return f"its {heads} heads and {kv} of keys and values are not shared by {tp} ranks"
+            return f"{heads} query heads and {kv} key/value heads do not divide over {tp} ranks"
         return None
 
     @property
     def rows(self) -> int:
-        """Sequences of a step."""
+        """The number of sequences per step."""
         return self.tokens // self.length
 
     @property
     def per_node(self) -> int:
-        """Ranks on a node."""
+        """The number of ranks per node."""
         return min(self.machine.gpus, self.gpus)
 
     @property
@@ -123,7 +123,7 @@ class Task:
         return self.gpus // self.per_node
 
     def cost(self, seconds: float) -> float | None:
-        """Of a billion tokens, when a step takes so long."""
+        """Compute the cost of a billion tokens if a step takes `seconds`."""
         if self.price is None:
             return None
         return self.price * self.gpus * seconds / 3600 / self.tokens * 1e9

@@ -1,7 +1,7 @@
-"""Hugging Face weights in and out, slice by slice: a checkpoint describes logical tensors.
+"""Loading and saving of Hugging Face weights, slice by slice, as logical tensors.
 
-In the order of reading: header, reader (files); config, sketch, names (what is what); load,
-writer, save. What lesson 14 writes goes on from here. Lesson 08.
+In reading order: header and reader (files), config, sketch and names (translation), load, writer,
+save. Lesson 14's checkpoints build on this. Lesson 08.
 """
 
 from course_lib.pretrained.config import from_transformers, read_config, to_transformers

@@ -1,7 +1,7 @@
-"""The header of a safetensors file: which tensor lies at which bytes, and nothing that could run.
+"""The header of a safetensors file: each tensor's bytes, and nothing that can execute.
 
-A file is 8 bytes of length, that much JSON, then the numbers. What it says of itself is checked
-against its size, so that no read goes astray; a pickle would be a program. Lesson 08.
+A file has 8 bytes for the header's length, the JSON header, and the elements. The header must match
+the file's size, so that no read leaves the file. A pickle could run code. Lesson 08.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import NamedTuple
 
 import torch
 
-LONGEST = 100_000_000  # bytes of JSON, the bound of the format's own library
-# The dtypes that a weight may have here, and those of other buffers, such as a count or a mask.
+LONGEST = 100_000_000  # bytes of JSON, the limit in the format's own library
+# The dtypes of weights here, and those of other buffers, such as a count or a mask.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 STORED = DTYPES | {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}
 STORED |= {"U8": torch.uint8, "BOOL": torch.bool}
 _STORED_AS = {dtype: name for name, dtype in STORED.items()}
-# Bytes of an element; a buffer that is left alone may have further dtypes.
+# Bytes per element; a buffer that is not read may have further dtypes.
 BYTES = {name: dtype.itemsize for name, dtype in STORED.items()}
 BYTES |= {"U64": 8, "U32": 4, "U16": 2, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1}
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is not what it has to be: which tensor, which numbers, what to do."""
+    """The error for an invalid checkpoint, with the tensor, the numbers and the remedy."""
 
 
 class FileSlot(NamedTuple):
-    """Where a tensor lies in its file."""
+    """The position of a tensor in its file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -39,31 +39,31 @@ class FileSlot(NamedTuple):
 
 
 def read_header(file: int, path: str | os.PathLike) -> dict[str, FileSlot]:
-    """The tensors of an open file, by name; raises where header and file disagree."""
+    """Read the tensors of an open file by name; raise if header and file disagree."""
     size = os.fstat(file).st_size
     first = os.pread(file, 8, 0)
     if len(first) < 8:
         raise CheckpointError(
-            f"{path}: {size} bytes are too few for a safetensors file; copy it again"
+            f"{path} has {size} bytes, too few for a safetensors file; copy it again"
         )
     if first == b"version ":
         raise CheckpointError(
-            f"{path} is a pointer of Git LFS, {size} bytes long, and not the file itself; fetch "
-            "that with `git lfs pull`"
+            f"{path} is a Git LFS pointer of {size} bytes instead of the file itself; fetch the "
+            "file with `git lfs pull`"
         )
     length = int.from_bytes(first, "little")
     if length > LONGEST or length > size - 8:
         raise CheckpointError(
-            f"{path}: the header would be {length} bytes long, in a file of {size} bytes (and "
-            f"{LONGEST} are the most); is it cut off, or no safetensors file?"
+            f"{path} is cut off or not a safetensors file, because its header would be {length} "
+            f"bytes long in a file of {size} bytes (at most {LONGEST} are allowed)"
         )
     return _checked(read_json(os.pread(file, length, 8), path), 8 + length, size, path)
 
 
 def make_header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple:
-    """(the bytes of a header, the slots) for tensors by name: wide dtypes first.
+    """Build (the bytes of a header, the slots) for tensors by name, with the widest dtypes first.
 
-    So every tensor starts at a multiple of its element's size, which readers may count on.
+    This order makes every tensor start at a multiple of its element size, as readers may expect.
     """
     at, told, slots = 0, {"__metadata__": {"format": "pt"}}, {}
     for name in sorted(tensors, key=lambda name: -tensors[name][0].itemsize):
@@ -79,24 +79,24 @@ def make_header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> t
 
 
 def read_json(raw: bytes, path: str | os.PathLike) -> dict:
-    """A JSON object without a name twice; whatever else it is, is refused."""
+    """Read a JSON object; refuse duplicate names and any other JSON value."""
 
     def once(pairs: list) -> dict:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise CheckpointError(f"{path} names {twice!r} twice; which of the two counts?")
+            raise CheckpointError(f"{path} contains {twice!r} twice; keep one of them")
         return found
 
     try:
         told = json.loads(raw.decode("utf-8"), object_pairs_hook=once)
     except CheckpointError:
         raise
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a number without end
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or an endless number
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(told, dict):
-        raise CheckpointError(f"{path} holds a JSON {type(told).__name__} where an object belongs")
+        raise CheckpointError(f"{path} holds a JSON {type(told).__name__} instead of an object")
     return told
 
 
@@ -108,19 +108,19 @@ def _checked(told: dict, begin: int, size: int, path: str | os.PathLike) -> dict
         if slot.start != at:
             what = "overlaps" if slot.start < at else "leaves a gap after"
             raise CheckpointError(
-                f"{path}: {name} begins at byte {slot.start} and {what} {before}, which ends at "
-                f"{at}; the file is damaged"
+                f"{path} is damaged, because {name} begins at byte {slot.start} and {what} "
+                f"{before}, which ends at {at}"
             )
         at, before = slot.stop, name
     if at > size:
         lost = [name for name, slot in slots.items() if slot.stop > size]
         raise CheckpointError(
-            f"{path} is cut off: it should have {at} bytes and has {size}, so {len(lost)} of its "
-            f"{len(slots)} tensors are not whole, such as {lost[0]}; copy it again"
+            f"{path} is cut off, because it should have {at} bytes but has {size}. So {len(lost)} "
+            f"of its {len(slots)} tensors are incomplete, such as {lost[0]}; copy it again"
         )
     if at < size:
         raise CheckpointError(
-            f"{path}: {size - at} bytes after its last tensor belong to none; the file is damaged"
+            f"{path} is damaged, because {size - at} bytes after its last tensor belong to none"
         )
     return slots
 
@@ -133,15 +133,15 @@ def _slot(name: str, entry: object, begin: int, path: str | os.PathLike) -> File
     whole = [start, stop, *shape] if isinstance(shape, list) else [None]
     if any(type(number) is not int or number < 0 for number in whole):
         raise CheckpointError(
-            f"{path}: {name} has shape={shape} and data_offsets={[start, stop]}; all of them have "
-            "to be whole numbers, 0 or more"
+            f"{path}: {name} has shape={shape} and data_offsets={[start, stop]}, but all of them "
+            "must be integers, 0 or more"
         )
     if not isinstance(dtype, str) or dtype not in BYTES:
-        raise CheckpointError(f"{path}: {name} has dtype={dtype!r}, which is none of {list(BYTES)}")
+        raise CheckpointError(f"{path}: {name} has dtype={dtype!r}, not one of {list(BYTES)}")
     needed = math.prod(shape) * BYTES[dtype]
     if stop - start != needed:
         raise CheckpointError(
-            f"{path}: {name} is {dtype} {tuple(shape)}, which takes {needed} bytes, and its "
-            f"data_offsets leave it {stop - start}; the file is damaged"
+            f"{path} is damaged, because {name} is {dtype} {tuple(shape)}, which takes {needed} "
+            f"bytes, but its data_offsets give it {stop - start}"
         )
     return FileSlot(dtype, tuple(shape), begin + start, begin + stop)

@@ -1,7 +1,7 @@
-"""Weights in: each rank reads its own slices of what is cut, and what is copied whole.
+"""The loading of weights: each rank reads its slices of sharded weights, and replicated weights.
 
-First everything is checked, names and shapes and dtypes and files, then the first number is
-changed. What went wrong on one rank is raised on all. Lesson 08.
+First all names, shapes, dtypes and files are checked, and only then is the first element changed.
+An error on one rank is raised on all ranks. Lesson 08.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hugging Face hub
-# Keys of a config that neither change the logits nor a shape: a checkpoint may differ in them.
+# Config keys that change neither the logits nor a shape, so a checkpoint may differ in them.
 FREE = {"dropout", "attention_dropout", "recompute", "length"}
 
 
@@ -53,10 +53,10 @@ def from_pretrained(
     dtype: torch.dtype | None = None,
     **options: object,
 ) -> GPT:
-    """The model of a checkpoint, in eval mode; with a mesh, cut over its axis tp.
+    """Load a checkpoint's model, in eval mode; with a mesh, sharded over its axis tp.
 
-    It is made without numbers, cut, and filled: no rank ever holds the whole. `dtype` is the stored
-    one unless given, `options` are those of `parallelize`.
+    The model is sharded on torch's meta device and then filled, so no rank ever holds all of it.
+    `dtype` defaults to the stored dtype, and `options` are passed to `parallelize`.
     """
     model = outline_of(source, mesh, dtype=dtype, **options)
     return load(model, source, mesh, device=device)
@@ -69,9 +69,9 @@ def outline_of(
     dtype: torch.dtype | None = None,
     **options: object,
 ) -> GPT:
-    """The model of a checkpoint without its numbers, on torch's meta device, cut over the mesh."""
+    """Create a checkpoint's model on torch's meta device, sharded over the mesh."""
     if mesh is None and options:
-        raise TypeError(f"{', '.join(options)} says how to cut a model, and no mesh was given")
+        raise TypeError(f"{', '.join(options)} describes sharding, but no mesh was given")
     with together(groups_of(None, mesh), f"reading {source}"):
         path = locate(source)
         config = read_config(_folder(path) / "config.json")
@@ -90,10 +90,10 @@ def load(
     *,
     device: torch.device | str = "cpu",
 ) -> GPT:
-    """Fill a model from a checkpoint, in place; all ranks that share it have to call this.
+    """Fill a model from a checkpoint, in place; all ranks that share it must call this.
 
-    Parameters on torch's meta device come to `device`, others stay where they are. Numbers are
-    brought to the model's dtype.
+    Parameters on torch's meta device are moved to `device`, and others stay where they are.
+    Elements are converted to the model's dtype.
     """
     fill = Filler(model, source, mesh)
     with contextlib.closing(fill), together(groups_of(model, mesh), f"reading {source}"):
@@ -104,8 +104,8 @@ def load(
 
 
 class Filler:
-    """Puts this rank's part of one parameter after another where it is asked for, by name, once
-    the whole checkpoint was checked; all ranks that share the model make one. `close` it."""
+    """A callable that reads this rank's part of a named parameter into a given tensor. All ranks
+    that share the model create one, which checks the checkpoint first. Call `close` at the end."""
 
     def __init__(self, model: GPT, source: str | os.PathLike, mesh: DeviceMesh | None = None):
         groups = groups_of(model, mesh)
@@ -130,14 +130,14 @@ class Filler:
 
 
 def together(groups: Sequence[Group], what: str) -> AbstractContextManager[None]:
-    """Run the body, which reads or writes files; raise its error, or a CheckpointError with another
-    rank's, once every rank of the groups is here: the next collective would hang."""
+    """Run the body, which reads or writes files. If it fails on a rank, raise that error there and
+    a CheckpointError on all other ranks of the groups, so that no later collective hangs."""
     return all_or_none(groups, what, error=CheckpointError)
 
 
 def locate(source: str | os.PathLike) -> Path:
-    """The path of a checkpoint; a name on the hub, such as 'openai-community/gpt2', becomes a local
-    folder of safetensors and JSON: never a pickle is fetched."""
+    """Return the path of a checkpoint. A name on the hub, such as 'openai-community/gpt2', is
+    downloaded as safetensors and JSON, never as a pickle."""
     path = Path(source).expanduser()
     if path.exists():
         return path
@@ -147,21 +147,21 @@ def locate(source: str | os.PathLike) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise CheckpointError(
-            f"there is no folder {source!r} here, and to fetch that name from the hub takes "
-            "huggingface_hub: pip install 'course_lib[huggingface]'"
+            f"there is no folder {source!r} here, and downloading that name from the hub needs "
+            "huggingface_hub; run pip install 'course_lib[huggingface]'"
         ) from error
-    try:  # ranks that ask at once wait for each other: the hub's own files are locked
+    try:  # concurrent ranks wait for each other, since the hub's own files are locked
         return Path(snapshot_download(source, allow_patterns=["*.safetensors", "*.json"]))
-    except Exception as error:  # the hub's errors have many classes, and no network has more
+    except Exception as error:  # the hub and the network raise many classes of errors
         raise CheckpointError(
-            f"there is no folder {source!r} here, and the hub did not give a model of that name: "
-            f"{type(error).__name__}: {str(error).strip().splitlines()[0]} — without a network, "
-            "fetch it elsewhere (hf download) and pass the folder"
+            f"there is no folder {source!r} here, and the hub did not return a model of that name "
+            f"({type(error).__name__}: {str(error).strip().splitlines()[0]}). Without a network, "
+            "download it elsewhere (hf download) and pass the folder"
         ) from error
 
 
 def groups_of(model: GPT | None, mesh: DeviceMesh | None) -> list[Group]:
-    """The groups whose ranks load or save together: the mesh's, or the one that cut the model."""
+    """Return the groups that load or save together: the mesh's, or the model's own group."""
     if mesh is not None:
         return [mesh.get_group(axis) for axis in range(mesh.ndim)]
     table = getattr(model, "tokens", None)
@@ -169,25 +169,25 @@ def groups_of(model: GPT | None, mesh: DeviceMesh | None) -> list[Group]:
 
 
 def _checked(model: GPT, checkpoint: Checkpoint) -> list[Weight]:
-    """The model's weights and where they lie, once the checkpoint has them all and no others."""
+    """List the model's weights and their stored tensors, if the checkpoint has exactly these."""
     config, slots = model.config, checkpoint.slots
     prefix = prefix_of(config, slots)
     weights = weights_of(config, prefix)
     wanted = {part.name: part.shape(weight) for weight in weights for part in weight.parts}
     lost = sorted(wanted.keys() - slots.keys())
     if lost:
-        tied = "; if the head is the table of tokens, its config says tie_word_embeddings=true"
+        tied = " (if the head is tied, set tie_word_embeddings=true in its config)"
         raise CheckpointError(
-            f"{checkpoint.path}: {len(lost)} of the {len(wanted)} tensors that the model needs are "
-            f"missing: {_some(lost)}{tied if lost == [STORED_HEAD] else ''}"
+            f"{checkpoint.path} lacks {len(lost)} of the {len(wanted)} tensors of the model: "
+            f"{_some(lost)}{tied if lost == [STORED_HEAD] else ''}"
         )
     more = [name for name in slots if name not in wanted and not ignored(config, name, prefix)]
     if config.tied:
         more = [name for name in more if name != STORED_HEAD]
     if more:
         raise CheckpointError(
-            f"{checkpoint.path}: {len(more)} tensors have no place in this model of "
-            f"{config.layers} layers: {_some(sorted(more))}"
+            f"{checkpoint.path}: {len(more)} tensors do not belong in this model of "
+            f"{config.layers} layers ({_some(sorted(more))})"
         )
     for name, shape in wanted.items():
         _check_slot(checkpoint, name, shape)
@@ -199,25 +199,25 @@ def _check_slot(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> No
     if slot.shape != shape:
         turned = slot.shape == shape[::-1]
         raise CheckpointError(
-            f"{checkpoint.path}: {name} is {slot.shape}, and the model's config makes it {shape}"
-            + ("; is it transposed?" if turned else "")
+            f"{checkpoint.path}: {name} is {slot.shape}, but the model's config needs {shape}"
+            + (". Is it transposed?" if turned else "")
         )
     if slot.dtype not in DTYPES:
         raise CheckpointError(
-            f"{checkpoint.path}: {name} is stored as {slot.dtype}, and a weight here is one of "
-            f"{', '.join(DTYPES)}; was the checkpoint quantized?"
+            f"{checkpoint.path}: {name} is stored as {slot.dtype}, but a weight must be one of "
+            f"{', '.join(DTYPES)}. Was the checkpoint quantized?"
         )
 
 
 def _same_config(config: Config, path: Path) -> None:
-    """Hold the model against the checkpoint's config.json, if there is one: shapes alone would let
-    another epsilon or another rotary base pass."""
+    """Compare the model with the checkpoint's config.json, if there is one, because a wrong epsilon
+    or rotary base changes no shape."""
     if not path.exists():
         return
     theirs = read_config(path)
     kinds = family(config), family(theirs)
     if kinds[0] != kinds[1]:
-        raise CheckpointError(f"{path} is a {kinds[1]}'s, and the model is a {kinds[0]}")
+        raise CheckpointError(f"{path} is a {kinds[1]}'s, but the model is a {kinds[0]}")
     other = theirs.as_dict()
     off = [
         f"{key}={value!r} (there {other[key]!r})"
@@ -226,13 +226,13 @@ def _same_config(config: Config, path: Path) -> None:
     ]
     if off:
         raise CheckpointError(
-            f"the model differs from {path} in {', '.join(off)}; make it with "
-            "pretrained.read_config, or with from_pretrained"
+            f"the model differs from {path} in {', '.join(off)}; create it with "
+            "pretrained.read_config or from_pretrained"
         )
 
 
 def _stored_dtype(path: Path, config: Config) -> torch.dtype:
-    """The dtype that the table of tokens is stored in."""
+    """Return the dtype in which the embedding table is stored."""
     with Checkpoint(path) as checkpoint:
         name = weights_of(config, prefix_of(config, checkpoint.slots))[0].parts[0].name
         slot = checkpoint.slots.get(name)
@@ -240,7 +240,7 @@ def _stored_dtype(path: Path, config: Config) -> torch.dtype:
 
 
 def _check_tied(model: GPT, weights: Sequence[Weight], checkpoint: Checkpoint) -> None:
-    """A tied head that is stored as well has to be the table; each rank compares its own rows."""
+    """Check that a tied head, if stored, equals the table; each rank compares its own rows."""
     if not model.config.tied or STORED_HEAD not in checkpoint.slots:
         return
     table = next(weight for weight in weights if weight.name == TABLE)
@@ -249,13 +249,13 @@ def _check_tied(model: GPT, weights: Sequence[Weight], checkpoint: Checkpoint) -
         one, other = (checkpoint.read(name, 0, start, stop) for name in (part.name, STORED_HEAD))
         if not torch.equal(one, other):
             raise CheckpointError(
-                f"{checkpoint.path}: {STORED_HEAD} differs from {part.name}, and the config says "
-                "that they are one; put tie_word_embeddings=false into config.json"
+                f"in {checkpoint.path}, {STORED_HEAD} differs from {part.name}, but the config "
+                "says that they are tied; put tie_word_embeddings=false into config.json"
             )
 
 
 def materialize(model: GPT, device: torch.device | str) -> None:
-    """Give the parameters on meta memory of their own; what was one parameter stays one."""
+    """Allocate the meta parameters on `device`; a shared parameter stays shared."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, old in module.named_parameters(recurse=False):
@@ -269,7 +269,7 @@ def materialize(model: GPT, device: torch.device | str) -> None:
 @torch.no_grad()
 def _fill(parameter: Tensor, weight: Weight, piece: WeightPiece, checkpoint: Checkpoint) -> None:
     if weight.name in (TABLE, HEAD):
-        parameter[piece.length :] = 0.0  # padding: rows of no word
+        parameter[piece.length :] = 0.0  # padding: rows without a vocabulary entry
     for part, start, stop, at in places(weight, piece):
         dim = 1 - piece.dim if part.transposed else piece.dim
         found = part.turned(checkpoint.read(part.name, dim, start, stop))

@@ -1,7 +1,7 @@
-"""Our parameters and the tensors that published checkpoints keep them in, GPT-2's and Llama's.
+"""Our parameters and the stored tensors of published checkpoints, for GPT-2 and Llama.
 
-A weight here may be several tensors there, joined by rows, or one that is transposed. Which part of
-a weight a rank holds is read off the cut layers, so that no rule is written twice. Lesson 08.
+A weight may consist of several stored tensors joined by rows, or of a transposed one. The sharded
+layers define each rank's part of a weight, so that no rule is written twice. Lesson 08.
 """
 
 from __future__ import annotations
@@ -17,33 +17,30 @@ from course_lib.gpt import GPT, Config
 from course_lib.pretrained.config import family
 from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.sketch import without_numbers
-from course_lib.tensor_parallel.embedding import (
-    VocabularyParallelEmbedding,
-    VocabularyParallelHead,
-)
+from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding, VocabularyParallelHead
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 
 HEAD, TABLE = "head.weight", "tokens.weight"
 
 
 class Stored(NamedTuple):
-    """A tensor of a checkpoint, and how many rows of our weight it makes."""
+    """A tensor of a checkpoint, and the number of rows that it contributes to our weight."""
 
     name: str
     rows: int
-    transposed: bool  # GPT-2's Conv1D keeps (inputs, outputs)
+    transposed: bool  # GPT-2's Conv1D stores (inputs, outputs)
 
     def shape(self, weight: Weight) -> tuple[int, ...]:
         ours = (self.rows, *weight.shape[1:])
         return ours[::-1] if self.transposed else ours
 
     def turned(self, x: Tensor) -> Tensor:
-        """From our order of dims to the stored one, or back."""
+        """Convert between our order of dims and the stored order."""
         return x.t() if self.transposed else x
 
 
 class Weight(NamedTuple):
-    """A parameter of the dense model and the tensors that it is stored as, in the order of rows."""
+    """A parameter of the dense model, and its stored tensors in the order of rows."""
 
     name: str
     shape: tuple[int, ...]
@@ -51,7 +48,7 @@ class Weight(NamedTuple):
 
 
 class WeightPiece(NamedTuple):
-    """What a rank holds of a weight: these spans along `dim`, one after another."""
+    """A rank's part of a weight: these spans along `dim`, in sequence."""
 
     dim: int
     spans: tuple[tuple[int, int], ...]
@@ -61,7 +58,7 @@ class WeightPiece(NamedTuple):
         return sum(stop - start for start, stop in self.spans)
 
 
-# Ours: theirs, of a block and of the model around the blocks.
+# Our name: their name, inside a block and outside the blocks.
 BLOCK = {
     "gpt2": {
         "norm_1": ["ln_1"],
@@ -87,7 +84,7 @@ AROUND = {
 PREFIX = {"gpt2": "transformer.", "llama": "model."}
 LIST = {"gpt2": "h", "llama": "layers"}
 STORED_HEAD = "lm_head.weight"  # never with a prefix
-# Buffers that older versions saved: causal masks, and what positions follow from.
+# Buffers that older versions saved: causal masks, and rotary frequencies.
 IGNORED = {
     "gpt2": re.compile(r"h\.\d+\.attn\.(masked_)?bias"),
     "llama": re.compile(r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"),
@@ -95,7 +92,7 @@ IGNORED = {
 
 
 def weights_of(config: Config, prefix: str | None = None) -> list[Weight]:
-    """Every parameter of the dense model in its order, a tied head left out, and where it lies."""
+    """List the dense model's parameters in order, without a tied head, and their stored tensors."""
     kind = family(config)
     prefix = PREFIX[kind] if prefix is None else prefix
     return [_weight(kind, config, prefix, name, shape) for name, shape in _shapes(config)]
@@ -103,7 +100,7 @@ def weights_of(config: Config, prefix: str | None = None) -> list[Weight]:
 
 @functools.lru_cache(maxsize=8)
 def _shapes(config: Config) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """(name, shape) of the dense model's parameters: a function of the config alone."""
+    """List (name, shape) of the dense model's parameters, which depend only on the config."""
     return tuple((name, tuple(p.shape)) for name, p in without_numbers(config).named_parameters())
 
 
@@ -117,7 +114,7 @@ def _weight(kind: str, config: Config, prefix: str, name: str, shape: tuple) -> 
         stored = [f"{prefix}{LIST[kind]}.{layer}.{one}.{last}" for one in BLOCK[kind][inner]]
     else:
         stored = [f"{prefix}{AROUND[kind][module]}.{last}"]
-    rows = [shape[0] // len(stored)] * len(stored)  # gate and up are equally long
+    rows = [shape[0] // len(stored)] * len(stored)  # gate and up have equal lengths
     if len(stored) == 3:
         q, kv = config.heads * config.head_size, config.kv_heads * config.head_size
         rows = [q, kv, kv]
@@ -127,7 +124,7 @@ def _weight(kind: str, config: Config, prefix: str, name: str, shape: tuple) -> 
 
 
 def prefix_of(config: Config, names: Iterable[str]) -> str:
-    """What the names of a checkpoint begin with; one of the model without its head has nothing."""
+    """Return the prefix of a checkpoint's names, empty if it was saved without the head."""
     prefix = PREFIX[family(config)]
     return prefix if any(name.startswith(prefix) for name in names) else ""
 
@@ -137,23 +134,23 @@ def ignored(config: Config, name: str, prefix: str) -> bool:
 
 
 def check_model(model: GPT) -> None:
-    """Refuse what is no GPT, or one whose head and table are not tied as its config says."""
+    """Refuse anything but a GPT, and a GPT whose head and table are not tied as its config says."""
     if not isinstance(model, GPT):
         inner = getattr(model, "module", None)
         more = "; pass its .module" if isinstance(inner, GPT) else ""
         raise CheckpointError(
-            f"course_lib.gpt.GPT goes in and out, and this is a {type(model).__name__}{more}"
+            f"only a course_lib.gpt.GPT works here, but this is a {type(model).__name__}{more}"
         )
     tied = model.head.weight is model.tokens.weight
     if tied != model.config.tied:
         raise CheckpointError(
-            f"tied={model.config.tied} in the model's config, and its head and table are "
-            f"{'one parameter' if tied else 'two parameters'}; make the two agree"
+            f"tied={model.config.tied} in the model's config, but its head and table are "
+            f"{'one parameter' if tied else 'two parameters'}; change one to match"
         )
 
 
 def held(model: GPT, weight: Weight) -> WeightPiece:
-    """The part of a weight that this rank's model holds; padding is no part of it."""
+    """Return the part of a weight that this rank's model holds, without padding."""
     path, _, last = weight.name.rpartition(".")
     layer: nn.Module = model.get_submodule(path)
     if isinstance(layer, ColumnParallelLinear):
@@ -161,14 +158,14 @@ def held(model: GPT, weight: Weight) -> WeightPiece:
     if isinstance(layer, RowParallelLinear) and last == "weight":
         return WeightPiece(1, _joined(layer.spans))
     if isinstance(layer, VocabularyParallelHead):
-        layer = model.tokens  # which is cut alike
+        layer = model.tokens  # sharded in the same way
     if isinstance(layer, VocabularyParallelEmbedding):
         return WeightPiece(0, _joined([(layer.start, min(layer.stop, layer.vocabulary))]))
     return WeightPiece(0, ((0, weight.shape[0]),))
 
 
 def places(weight: Weight, piece: WeightPiece) -> Iterator[tuple[Stored, int, int, int]]:
-    """(stored tensor, start and stop in it along the piece's dim, start in the piece), in order."""
+    """Yield (stored tensor, start and stop in it along the piece's dim, start in the piece)."""
     at = 0
     for start, stop in piece.spans:
         first = 0
@@ -182,7 +179,7 @@ def places(weight: Weight, piece: WeightPiece) -> Iterator[tuple[Stored, int, in
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same without empty spans, and with neighbours as one: fewer reads."""
+    """Remove empty spans and merge neighbours, which saves reads."""
     found: list[tuple[int, int]] = []
     for start, stop in spans:
         if found and found[-1][1] == start:

@@ -1,7 +1,7 @@
-"""Weights out: gathered tensor by tensor to one rank, which writes each and lets it go.
+"""The saving of weights: each tensor is gathered to one rank, which writes and then frees it.
 
-No rank ever holds the whole model, the files know nothing of how it was cut, and transformers loads
-them. Lesson 08.
+No rank ever holds the full model. The files do not depend on the sharding, and transformers can
+load them. Lesson 08.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def save(
     config: Mapping | None = None,
     shard_bytes: float = 5e9,
 ) -> None:
-    """Write a checkpoint as transformers writes it; every rank of the mesh has to call this.
+    """Write a checkpoint as transformers does; every rank of the mesh must call this.
 
-    Rank 0 writes. `config` are further keys for config.json, such as those of the checkpoint that
-    the model came from. What stood in the folder stays there until all is written, or for good if
-    the writing fails; then every rank raises.
+    Rank 0 writes. `config` adds keys to config.json, for example those of the original checkpoint.
+    The folder's old content is replaced only after everything is written. If writing fails, the old
+    content stays, and every rank raises.
     """
     groups, what = groups_of(model, mesh), f"saving to {folder}"
     with together(groups, what):
@@ -48,7 +48,7 @@ def save(
         kinds = _kinds(model, weights)
         pieces = [held(model, weight) for weight in weights]
     first = all(one.rank() == 0 for one in groups)
-    # Other replicas have the same numbers: they only hear whether it goes well.
+    # Other replicas have the same elements, so they only learn the outcome.
     gathers = group is not None and all(
         one.rank() == 0 for one in groups if one.group_name != group.group_name
     )
@@ -70,7 +70,7 @@ def save(
             parts = _gathered(model, weight, ranks, group if gathers else None)
             with together(groups, what):
                 if writer is not None:
-                    _write(writer, weight, ranks, parts)  # of which nothing stays
+                    _write(writer, weight, ranks, parts)  # frees everything
             del parts
         with together(groups, what):
             if writer is not None:
@@ -78,28 +78,28 @@ def save(
 
 
 def _cut_over(model: GPT, mesh: DeviceMesh | None) -> Group | None:
-    """The group that the model is cut over, if it is; and without a mesh no two ranks may write."""
+    """Return the group that the model is sharded over, if any; refuse several writers."""
     table = model.tokens
     if not isinstance(table, VocabularyParallelEmbedding):
         return None
     if mesh is None and table.group.size() != dist.get_world_size():
         raise CheckpointError(
-            f"the model is cut over {table.group.size()} of {dist.get_world_size()} ranks, and "
+            f"the model is sharded over {table.group.size()} of {dist.get_world_size()} ranks, so "
             "without mesh= each replica would write the same files; pass the mesh"
         )
     if mesh is not None and mesh.get_group("tp").group_name != table.group.group_name:
-        raise CheckpointError("the model was cut over another mesh's axis tp; pass that mesh")
+        raise CheckpointError("the model is sharded over tp of a different mesh; pass that mesh")
     return table.group
 
 
 def _kinds(model: GPT, weights: Sequence[Weight]) -> Kinds:
-    """The dtype and shape of every tensor that will be stored."""
+    """Return the dtype and shape of every tensor that will be stored."""
     kinds = {}
     for weight in weights:
         own = model.get_parameter(weight.name)
         if own.is_meta or own.dtype not in DTYPES.values():
-            trouble = "has no numbers yet" if own.is_meta else f"is {own.dtype}"
-            raise CheckpointError(f"{weight.name} {trouble}, and cannot be saved so")
+            trouble = "has no elements yet" if own.is_meta else f"is {own.dtype}"
+            raise CheckpointError(f"{weight.name} {trouble}, so it cannot be saved")
         for part in weight.parts:
             kinds[part.name] = own.dtype, part.shape(weight)
     return kinds
@@ -108,7 +108,7 @@ def _kinds(model: GPT, weights: Sequence[Weight]) -> Kinds:
 def _gathered(
     model: GPT, weight: Weight, ranks: Sequence[WeightPiece], group: Group | None
 ) -> list[Tensor]:
-    """Every rank's piece of a weight, on rank 0; a weight that each has whole is not sent."""
+    """Gather all ranks' pieces of a weight on rank 0; a replicated weight is not sent."""
     own = model.get_parameter(weight.name).detach()
     if group is None or all(piece == WeightPiece(0, ((0, weight.shape[0]),)) for piece in ranks):
         return [own]
@@ -127,7 +127,7 @@ def _gathered(
 def _write(
     writer: Writer, weight: Weight, ranks: Sequence[WeightPiece], pieces: Sequence[Tensor]
 ) -> None:
-    """Put the bytes of each stored tensor together in memory that the file takes."""
+    """Assemble the bytes of each stored tensor in memory and write them."""
     dtype, buffers, views = pieces[0].dtype, {}, {}
     for part in weight.parts:
         shape = torch.Size(part.shape(weight))
@@ -143,7 +143,7 @@ def _write(
 
 
 def _check_covered(weight: Weight, ranks: Sequence[WeightPiece]) -> None:
-    """Refuse to write a tensor of which some numbers are on no rank."""
+    """Refuse to write a tensor if some of its elements are on no rank."""
     at = 0
     for start, stop in sorted(span for piece in ranks for span in piece.spans):
         if start > at:
@@ -152,6 +152,6 @@ def _check_covered(weight: Weight, ranks: Sequence[WeightPiece]) -> None:
     size = weight.shape[ranks[0].dim]
     if at != size:
         raise CheckpointError(
-            f"{weight.name}: the ranks hold {at} of {size} along dim {ranks[0].dim} without a gap; "
-            "was the model cut by another plan?"
+            f"{weight.name}: the ranks hold {at} of {size} along dim {ranks[0].dim} without a gap, "
+            "so the model was sharded by a different plan. Use the same plan on all ranks"
         )

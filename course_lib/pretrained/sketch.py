@@ -1,7 +1,7 @@
-"""A model's names and shapes without its numbers, on torch's meta device: made, cut, then filled.
+"""A model's names and shapes without elements, on torch's meta device.
 
-For some operations on meta torch first loads its tracer, which takes seconds on every rank; the few
-that the making and cutting of a model needs are answered here. Lesson 08.
+For some operations on meta, torch first loads its tracer, which takes seconds on every rank. The
+few operations that are needed here are handled directly. Lesson 08.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAWS = {Tensor.normal_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_unif
 
 
 class Sketching(TorchFunctionMode):
-    """Within it, numbers that are not there are neither drawn nor joined: shapes alone count."""
+    """A mode in which meta tensors are neither drawn nor concatenated; only shapes are computed."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -31,7 +31,7 @@ class Sketching(TorchFunctionMode):
 
 
 def without_numbers(config: Config) -> GPT:
-    """The dense model, on meta."""
+    """Create the dense model on meta."""
     with torch.device("meta"), Sketching():
         return GPT(config)
 

@@ -1,7 +1,7 @@
-"""A checkpoint on its way to the disk: shards planned first, filled in any order, shown at the end.
+"""A checkpoint being written: shards are planned first, filled in any order, published at the end.
 
-The files grow in a folder of another name, which takes the place of the old one when all is
-written: a full disk, or an end in the middle, leaves what was there. Lesson 08.
+The files are written in a folder with a temporary name, which replaces the old one after everything
+is written. So a full disk or an interruption leaves the old folder unchanged. Lesson 08.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Kinds = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def shards(tensors: Kinds, most: float) -> list[dict]:
-    """The tensors in order, as files of at most `most` bytes, or of a single tensor above it."""
+    """Split the tensors, in order, into files of `most` bytes, or more for one larger tensor."""
     if not most >= 1:
-        raise CheckpointError(f"shard_bytes={most} has to be 1 or more")
+        raise CheckpointError(f"shard_bytes={most} must be 1 or more")
     files: list[dict] = [{}]
     used = 0
     for name, (dtype, shape) in tensors.items():
@@ -43,10 +43,10 @@ def shards(tensors: Kinds, most: float) -> list[dict]:
 
 
 class FileSet:
-    """Tensors by name, laid out over `STEM.safetensors`, or over several and their index."""
+    """The layout of named tensors in `STEM.safetensors`, or in several files with an index."""
 
     def __init__(self, stem: str, tensors: Kinds, most: float):
-        self.headers: dict[str, bytes] = {}  # of each file
+        self.headers: dict[str, bytes] = {}  # by file
         self.sizes: dict[str, int] = {}
         self.slots: dict[str, FileSlot] = {}
         self.file_of: dict[str, str] = {}
@@ -60,14 +60,14 @@ class FileSet:
             self.slots |= slots
             self.file_of |= dict.fromkeys(slots, name)
         self.total = sum(slot.stop - slot.start for slot in self.slots.values())
-        self.index: dict[str, str] = {}  # file name to text, of an index where one is needed
+        self.index: dict[str, str] = {}  # file name → text, for an index if one is needed
         if len(files) > 1:
             index = {"metadata": {"total_size": self.total}, "weight_map": self.file_of}
             self.index[f"{stem}.safetensors.index.json"] = as_json(index)
 
 
 class Writer:
-    """Takes the tensors of a checkpoint one by one and holds none of them."""
+    """A receiver for the tensors of a checkpoint, which holds none of them in memory."""
 
     def __init__(
         self, folder: str | os.PathLike, tensors: Kinds, config: Mapping | None, most: float
@@ -83,7 +83,7 @@ class Writer:
             self._missing[file].add(name)
         self._open: dict[str, BinaryIO] = {}
         texts = dict(self.files.index)
-        if config is not None:  # else these are weights whose model is not known
+        if config is not None:  # without it, the model of these weights is unknown
             texts[CONFIG] = as_json(config)
         try:
             for name, text in texts.items():
@@ -95,11 +95,11 @@ class Writer:
             raise
 
     def put(self, name: str, numbers: bytes | bytearray) -> None:
-        """Write a tensor's bytes, once; a file that has all of its own goes to the disk."""
+        """Write a tensor's bytes, once; a complete file is synced to the disk."""
         slot, where = self.files.slots[name], self.files.file_of[name]
         if len(numbers) != slot.stop - slot.start:
             raise CheckpointError(
-                f"{name} came with {len(numbers)} bytes and has a place of {slot.stop - slot.start}"
+                f"{name} has {len(numbers)} bytes instead of {slot.stop - slot.start}"
             )
         self._missing[where].remove(name)
         if where not in self._open:
@@ -109,11 +109,11 @@ class Writer:
         file.seek(slot.start)
         file.write(numbers)
         if not self._missing[where]:
-            with self._open.pop(where):  # closed whether or not the disk takes it
+            with self._open.pop(where):  # closed even if the disk fails
                 sync_file(file)
 
     def finish(self) -> None:
-        """Put the new folder in the old one's place; what else was in that comes along."""
+        """Replace the old folder by the new one; the old folder's other files are kept."""
         lost = [name for names in self._missing.values() for name in names]
         if lost:
             raise CheckpointError(f"{len(lost)} tensors were never written, such as {min(lost)}")
@@ -134,14 +134,14 @@ class Writer:
         sync_folder(self.folder.parent)
 
     def discard(self) -> None:
-        """Take away what was written so far; after finish() there is nothing to take."""
+        """Remove everything written so far; after finish() there is nothing to remove."""
         while self._open:
-            with contextlib.suppress(OSError):  # a full disk refuses what the buffer holds again
+            with contextlib.suppress(OSError):  # a full disk refuses the buffer again
                 self._open.popitem()[1].close()
         shutil.rmtree(self.new, ignore_errors=True)
 
     def _replaced(self, folder: str, names: list[str]) -> set[str]:
-        """Of the old folder's names those that the new one has, too."""
+        """Select the checkpoint files of the old folder, which the new folder replaces."""
         return {name for name in names if _ours(name) and Path(folder) == self.folder}
 
     def _beside(self, what: str) -> Path:
@@ -149,20 +149,20 @@ class Writer:
 
 
 def _check_place(folder: Path) -> None:
-    """A folder that is no checkpoint is not replaced: somebody may have meant another one."""
+    """Refuse to replace a folder without a checkpoint, because its name may be a mistake."""
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file; a checkpoint is a folder, so name another")
+        raise CheckpointError(f"{folder} is a file, but a checkpoint is a folder; name a folder")
     inside = [one.name for one in folder.iterdir()]
     if inside and not (CONFIG in inside and any(_ours(name) for name in inside)):
         raise CheckpointError(
-            f"{folder} holds {len(inside)} files or folders and no checkpoint; saving would "
-            "replace it, so name a new folder, or one with a checkpoint"
+            f"{folder} holds {len(inside)} files or folders but no checkpoint, and saving would "
+            "replace it; name a new folder, or one with a checkpoint"
         )
     here = Path.cwd()
     if folder == here or folder in here.parents:
-        raise CheckpointError(f"{folder} is where this program runs; save to another folder")
+        raise CheckpointError(f"{folder} is where this program runs; save to a different folder")
 
 
 def _ours(name: str) -> bool:
@@ -177,5 +177,5 @@ def as_json(keys: Mapping) -> str:
 def _link(source: str | Path, target: str | Path) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
-    except OSError:  # a file system without second names
+    except OSError:  # a file system without hard links
         shutil.copy2(source, target, follow_symlinks=False)

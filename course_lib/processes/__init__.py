@@ -1,20 +1,12 @@
-"""Processes forked from one that has imported torch already: a rank starts in milliseconds.
+"""Processes forked from a process that has already imported torch: a rank starts in milliseconds.
 
-`processes.start` is what the rest of the house calls. The ranks of notebooks, of the judge and of
-the tests come from here; where forking is not safe, the same call starts a new interpreter.
+Other packages call `processes.start`, which starts the ranks of notebooks, of the judge and of the
+tests. If forking is not safe, this function starts a new interpreter instead.
 Lesson 00.
 """
 
 from course_lib.processes.client import Child, NotPrepared, Preparer
-from course_lib.processes.processes import (
-    Wanted,
-    close,
-    pids,
-    prepare,
-    ready,
-    start,
-    why_spawned,
-)
+from course_lib.processes.processes import Wanted, close, pids, prepare, ready, start, why_spawned
 
 __all__ = [
     "Child",

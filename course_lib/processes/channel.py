@@ -1,6 +1,6 @@
-"""Send and receive one JSON message, with descriptors beside it, over a pair of sockets.
+"""A channel of JSON messages with descriptors over a pair of sockets.
 
-Both ends are on one machine and belong to one user; nothing that arrives is unpickled.
+Both ends are on one machine and belong to one user. Nothing that arrives is unpickled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_BYTES = 1 << 24
 
 
 class Closed(EOFError):
-    """The other end of the channel is gone."""
+    """The error if the other end of the channel is gone."""
 
 
 def send(end: socket.socket, message: dict, descriptors: list[int] | None = None) -> None:
@@ -30,7 +30,7 @@ def send(end: socket.socket, message: dict, descriptors: list[int] | None = None
 
 
 def receive(end: socket.socket) -> tuple[dict, list[int]]:
-    """Receive a message and the descriptors that came with it, which are the caller's to close."""
+    """Receive a message and its descriptors, which the caller must close."""
     try:
         head, descriptors, _, _ = socket.recv_fds(end, _LENGTH.size, MOST_DESCRIPTORS)
         for number in descriptors:
@@ -40,7 +40,7 @@ def receive(end: socket.socket) -> tuple[dict, list[int]]:
             raise Closed("the channel has ended")
         (length,) = _LENGTH.unpack(head)
         if length > MOST_BYTES:
-            raise Closed(f"a message of {length} bytes: no process here sends such a thing")
+            raise Closed(f"a message of {length} bytes, larger than any process here sends")
         return json.loads(_exactly(end, length)), descriptors
     except ConnectionResetError as error:
         raise Closed(str(error)) from None

@@ -1,7 +1,7 @@
-"""Make a forked process what a started one would be, and call the function that it is for.
+"""The setup that makes a forked process equivalent to a started one, and the call of its function.
 
-Its own session, signals, streams, folder, limits and random numbers; no descriptor but its own.
-What libraries have read from the environment when they were imported is applied by calls.
+The child gets its own session, signals, streams, folder, limits, random numbers and descriptors.
+Settings that libraries read from the environment at import are applied by calls.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import traceback
 
 
 def become(wanted: dict, descriptors: list[int]) -> None:
-    """Run `wanted["target"]` in this fresh child; never returns.
+    """Run `wanted["target"]` in this fresh child, and never return.
 
-    `descriptors` are the child's: what takes its output and what its complaints, then those that
-    the target is given, then one that is closed as soon as all of this has been done.
+    `descriptors` has one for output, one for errors, those passed to the target, and one that
+    is closed as soon as the setup is complete.
     """
     code = 1
     try:
@@ -40,7 +40,7 @@ def become(wanted: dict, descriptors: list[int]) -> None:
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            # Closed, or full: there is nobody left to tell.
+            # Closed, or full: nothing can be reported any more.
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os._exit(code)
@@ -57,15 +57,15 @@ def _signals() -> None:
         try:
             signal.signal(number, handler)
         except (OSError, ValueError):
-            continue  # the C library keeps some for itself
+            continue  # the C library reserves some signals
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _only(descriptors: list[int]) -> list[int]:
-    """Close every other descriptor; the kept ones, with new numbers from 3 on, in their order."""
+    """Close every other descriptor; return the kept ones, renumbered from 3 on, in order."""
     top = max([2, *descriptors]) + 1
     moved = []
-    for number in descriptors:  # first out of the way, so that none lands on another
+    for number in descriptors:  # move them away first, so that none overwrites a different one
         moved.append(os.dup2(number, top + len(moved), inheritable=False))
     kept = [os.dup2(number, 3 + i, inheritable=False) for i, number in enumerate(moved)]
     os.closerange(3 + len(kept), max(map(int, os.listdir("/proc/self/fd"))) + 2)
@@ -103,7 +103,7 @@ def _surroundings(wanted: dict) -> None:
 
 
 def _threads(env: dict) -> int:
-    """As many threads as OpenMP would take in a new process with this environment."""
+    """Return the number of threads that OpenMP would use in a new process with this environment."""
     first = env.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if first.isdigit() and int(first) > 0:
         return int(first)
@@ -111,7 +111,7 @@ def _threads(env: dict) -> int:
 
 
 def _seed() -> None:
-    """Give every child random numbers of its own, as started processes have them."""
+    """Give every child its own random numbers, as started processes have."""
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

@@ -1,7 +1,7 @@
-"""The starter's side: one prepared process, asked for children, and each child as a handle to it.
+"""The starter's side: a prepared process that forks children, and a handle for each child.
 
-A handle does what `subprocess.Popen` does for a started process: `pid`, `poll`, `wait`, `kill`,
-`send_signal`, `returncode`.
+A handle has the interface of `subprocess.Popen` for a started process: `pid`, `poll`, `wait`,
+`kill`, `send_signal`, `returncode`.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from course_lib.processes import channel
 
 READY_LIMIT = 120.0  # seconds for the imports, on a busy machine
 FORK_LIMIT = 30.0
-GONE = -signal.SIGKILL  # what a child is said to have ended with when nobody is left to tell
+GONE = -signal.SIGKILL  # a child's exit code if no process is left to report it
 _REMEDY = "Close other notebooks, end stray ranks (`course stop`), or raise the limit (`ulimit -u`)"
 NUMPY_THREADS = "OPENBLAS_NUM_THREADS"
 _ONE_THREAD = ("OMP_NUM_THREADS", NUMPY_THREADS, "MKL_NUM_THREADS")
 
 
 class NotPrepared(RuntimeError):
-    """No child can be forked, and why: its import failed, a second thread, a GPU."""
+    """The error if no child can be forked, for example after a failed import or GPU use."""
 
 
 @dataclass
 class Wanted:
-    """What a child is to be: the function that it calls, and what surrounds it."""
+    """The description of a child: the function that it calls, and its environment."""
 
     target: str  # "package.module:function"
     arguments: list  # JSON
     env: dict[str, str]
-    output: int  # a descriptor that takes what it prints
+    output: int  # a descriptor for its output
     given: list[int] = field(default_factory=list)  # descriptors, appended to the arguments
     folder: str = field(default_factory=os.getcwd)
-    errors: int | None = None  # one that takes its complaints, where that is another
+    errors: int | None = None  # a descriptor for errors, if different
 
     def descriptors(self) -> list[int]:
-        """Those of the child, in the order in which it takes them."""
+        """Return the child's descriptors in the order in which it receives them."""
         return [self.output, self.output if self.errors is None else self.errors, *self.given]
 
 
@@ -62,11 +62,11 @@ class Child:
         self._reading = threading.Lock()
         try:
             self._handle = os.pidfd_open(pid)
-        except OSError:  # it has ended already and was reaped
+        except OSError:  # it has already ended and was reaped
             self._handle = -1
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it lives."""
+        """Return the exit code, negative for a signal, or None while the child lives."""
         with self._reading:
             if self.returncode is None and _readable(self._status, 0):
                 self._take()
@@ -97,7 +97,7 @@ class Child:
         self._told += part
         if part and not self._told.endswith(b"\n"):
             return
-        # Without a word: the prepared process was killed, and this one with it or soon after.
+        # No report: the prepared process was killed, and this child with it or soon after.
         self.returncode = int(self._told) if self._told.strip() else GONE
         if not self._told and self._handle >= 0:
             with contextlib.suppress(ProcessLookupError):
@@ -116,12 +116,12 @@ class Child:
 
 
 class Preparer:
-    """One prepared process; started at once, waited for when the first child is wanted."""
+    """A prepared process, started at once; the first request for a child waits for it."""
 
     def __init__(self, modules: tuple[str, ...], hash_seed: int | None = None):
         self._asking = threading.Lock()
         self._ready = False
-        # Not a folder of the working directory: nothing in it may stand in for a module.
+        # Independent of the working directory, so that no file in it can replace a module.
         places = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")
         self.env = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1")}
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, places))
@@ -135,7 +135,7 @@ class Preparer:
                 [*command, str(os.getpid()), *modules],
                 env=self.env,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C in a terminal is for the one who started it
+                start_new_session=True,  # so that Ctrl-C in a terminal reaches only the starter
                 **nowhere,
             )
 
@@ -143,12 +143,12 @@ class Preparer:
         return self.process.poll() is None
 
     def child(self, wanted: Wanted) -> Child:
-        """Fork a child. NotPrepared where that is not possible; OSError where it is refused."""
+        """Fork a child; raise NotPrepared if that is unsafe, and OSError if the system refuses."""
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
             with self._asking:
                 self._settle()
-                with _deferred():  # an answer that nobody took would be the next one's
+                with _deferred():  # an answer left unread would be taken for the next one
                     self._send(asked(wanted), [write, *wanted.descriptors()])
                     answer = self._receive(FORK_LIMIT)
         except BaseException:
@@ -166,7 +166,7 @@ class Preparer:
         )
 
     def close(self) -> None:
-        """End the prepared process, and with it every child that still lives."""
+        """End the prepared process, and thereby every child that is still alive."""
         self.end.close()
         try:
             self.process.wait(5)
@@ -175,7 +175,7 @@ class Preparer:
             self.process.wait()
 
     def wait_ready(self) -> None:
-        """Wait for the imports; NotPrepared where they failed."""
+        """Wait for the imports; raise NotPrepared if they failed."""
         with self._asking:
             self._settle()
 
@@ -198,7 +198,7 @@ class Preparer:
         try:
             return channel.receive(self.end)[0]
         except TimeoutError:
-            self.process.kill()  # whatever it still says would answer another question
+            self.process.kill()  # a late answer would be taken for the answer to a later request
             raise NotPrepared(f"the prepared process did not answer in {limit:g} s") from None
         except (channel.Closed, OSError):
             how = self.process.poll()
@@ -207,7 +207,7 @@ class Preparer:
 
 
 def asked(wanted: Wanted) -> dict:
-    """What a child is told: what is wanted, and what a started process would have of this one."""
+    """Build the message for a child: its description and the settings that it inherits."""
     return {
         "target": wanted.target,
         "arguments": wanted.arguments,
@@ -220,7 +220,7 @@ def asked(wanted: Wanted) -> dict:
 
 @contextlib.contextmanager
 def _deferred() -> Iterator[None]:
-    """Put the learner's interrupt off until the block has ended, which takes milliseconds."""
+    """Delay the learner's interrupt until the block has ended, which takes milliseconds."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -239,7 +239,7 @@ def _readable(number: int, seconds: float) -> bool:
 
 
 def _umask() -> int:
-    """This process's umask, without changing it where the kernel tells."""
+    """Return this process's umask, without changing it if the kernel reports it."""
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("Umask:"):
@@ -248,6 +248,6 @@ def _umask() -> int:
 
 
 def _limits() -> dict[str, tuple[int, int]]:
-    """This process's limits: a child has those of the one who asks, as a started process has."""
+    """Return this process's limits, which a child inherits as a started process would."""
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}

@@ -1,7 +1,7 @@
-"""Fork this very process: a launcher that has imported all that its ranks need.
+"""Forks of this process itself, a launcher that has imported everything its ranks need.
 
 A launcher's ranks start together and nothing else is forked from it, so it needs no prepared
-process beside it. They are its children, and `ps` shows them with its command line.
+process. The ranks are its children, and `ps` shows them with its command line.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from course_lib.processes.safe import why_unsafe
 
 
 class Forked:
-    """One child, as `Popen` has it: `pid`, `poll`, `wait`, `kill`, `send_signal`, `returncode`."""
+    """A child like `Popen`'s: `pid`, `poll`, `wait`, `kill`, `send_signal`, `returncode`."""
 
     def __init__(self, wanted: Wanted):
-        nobody = os.open(os.devnull, os.O_WRONLY)  # a prepared process would hear of its settling
+        nobody = os.open(os.devnull, os.O_WRONLY)  # a prepared process would wait for this
         self._process = multiprocessing.get_context("fork").Process(
             target=become, args=(asked(wanted), [*wanted.descriptors(), nobody])
         )
@@ -36,7 +36,7 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, negative for a signal; None while it lives."""
+        """The exit code, negative for a signal, or None while the child lives."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
@@ -49,7 +49,7 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:  # not reaped: the number is still this child's
+        if self.poll() is None:  # not reaped, so the number is still this child's
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -60,20 +60,20 @@ Process = Forked | subprocess.Popen
 
 
 def start_here(wanted: Wanted, command: list[str], modules: tuple[str, ...] = ()) -> Process:
-    """Start what is `wanted` as a fork of this process, or `command` where that is not safe."""
+    """Start the `wanted` child as a fork of this process, or `command` if forking is not safe."""
     if why_spawned() or why_other(wanted.env):
         return spawn(wanted, command)
     for name in (*modules, wanted.target.partition(":")[0]):
-        importlib.import_module(name)  # once, and not in every child
+        importlib.import_module(name)  # once, instead of in every child
     if why_unsafe():
         return spawn(wanted, command)
-    gc.freeze()  # a child's collection leaves these pages shared
+    gc.freeze()  # keeps these pages shared when a child collects garbage
     return Forked(wanted)
 
 
 @contextlib.contextmanager
 def without_threads() -> Iterator[None]:
-    """numpy's threads begin when it is imported, and a process that has them is not forked."""
+    """Stop numpy from starting threads at import, since a process with threads is not forked."""
     kept = os.environ.get(NUMPY_THREADS)
     os.environ[NUMPY_THREADS] = "1"
     try:

@@ -1,8 +1,8 @@
-"""Find and end whatever a rank has left running: its session, and what bears its run's folder.
+"""The search for all processes that a rank has left running, and their termination.
 
-A program that a cell starts may outlive its rank, in a session of its own. It is known by the
-session, by its parents while they live, by its environment, or by a file of the run that it holds
-open.
+A program that a cell starts may outlive its rank, in its own session. Such a program is recognised
+by its session, by its parents while they live, by the run's folder in its environment, or by an
+open file of the run.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import signal
 import time
 
 _RANKS = (b"course_lib.processes", b"course_classroom.ranks.rank")  # in a rank's command line
-ROUNDS = 20  # looks at all processes: one that forks while it is looked for shows in the next
+ROUNDS = 20  # scans of all processes; a process that forks during a scan appears in the next
 
 
 def end_all(pids: list[int], folders: list[str], *, remove: bool = False) -> int:
-    """Kill these processes, their sessions and all that belongs to `folders`; how many there were.
+    """Kill these processes, their sessions and all processes of `folders`; return their number.
 
-    With `remove` the folders go too.
+    With `remove` the folders are deleted too.
     """
     killed: set[int] = set()
     sessions = set(pids)
@@ -32,7 +32,7 @@ def end_all(pids: list[int], folders: list[str], *, remove: bool = False) -> int
             except ProcessLookupError:
                 continue
             except PermissionError:
-                continue  # the session's, but no longer this user's
+                continue  # in the session, but no longer this user's process
         if not living:
             break
         time.sleep(0.002 * min(round_ + 1, 10))
@@ -43,7 +43,7 @@ def end_all(pids: list[int], folders: list[str], *, remove: bool = False) -> int
 
 
 def belonging(sessions: set[int], folders: list[str]) -> list[int]:
-    """The living processes of these sessions, their descendants, and what bears a folder."""
+    """Find living processes of these sessions, their descendants, and users of the folders."""
     ours = {os.getpid(), os.getppid()}
     found: list[int] = []
     parents: dict[int, int] = {}
@@ -63,9 +63,9 @@ def belonging(sessions: set[int], folders: list[str]) -> list[int]:
             if pid in sessions or session in sessions or _bears(name, folders):
                 found.append(pid)
         except (OSError, IndexError, ValueError):
-            continue  # it has ended in between, or is not ours to look at
+            continue  # it has ended meanwhile, or we may not inspect it
     known, queue = set(found) | sessions, [*found, *sessions]
-    while queue:  # what a rank has started, as long as the rank is there to name it
+    while queue:  # a rank's descendants, while the rank is still there
         above = queue.pop()
         below = [pid for pid, parent in parents.items() if parent == above and pid not in known]
         known.update(below)
@@ -75,7 +75,7 @@ def belonging(sessions: set[int], folders: list[str]) -> list[int]:
 
 
 def _bears(name: str, folders: list[str]) -> bool:
-    """Whether a process names one of the folders in its environment, or uses a file in one."""
+    """Return True if a process has one of the folders in its environment, or a file of it open."""
     if not folders:
         return False
     wanted = [os.fsencode(f"COURSE_RUN_DIR={folder}") for folder in folders]
@@ -88,7 +88,7 @@ def _bears(name: str, folders: list[str]) -> bool:
                 return True
         except OSError:
             continue
-    # The notebook's process and what that has forked map the board too, and are no rank's.
+    # The notebook's process and its forks also map the board, but belong to no rank.
     if not any(word in _read(name, "cmdline") for word in _RANKS):
         return False
     boards = [os.fsencode(os.path.realpath(folder)) + b"/" for folder in folders]

@@ -1,7 +1,7 @@
-"""The prepared process: imports once what every rank needs, then forks a child for each request.
+"""The prepared process: it imports common modules once, then forks a child for each request.
 
-It has one thread, runs nothing large, and ends with the process that started it. A child's end is
-written to the pipe that came with its request, by the only process that can learn it.
+It has one thread, runs nothing large, and ends with the process that started it. It writes a
+child's exit code to the pipe of the child's request, because only the parent learns it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from course_lib.processes.child import become
 from course_lib.processes.leftovers import end_all
 from course_lib.processes.safe import why_unsafe
 
-SETTLE = 10.0  # seconds that a child may take for its surroundings, which takes it milliseconds
-LOOK = 0.5  # seconds between two looks at whether the parent still lives
+SETTLE = 10.0  # seconds for a child's setup, which normally takes milliseconds
+LOOK = 0.5  # seconds between two checks that the parent still lives
 
 
 class Preparing:
-    """Its children, each with the pipe on which its end is awaited."""
+    """The children of a prepared process, each with the pipe for its exit code."""
 
     def __init__(self, end: socket.socket, parent: int):
         self.end, self.parent = end, parent
@@ -74,7 +74,7 @@ class Preparing:
         if pid == 0:
             become(wanted, [*own, settled])
         os.close(settled)
-        # Whoever hears of the child may set limits to it: they come after its own.
+        # The starter may set limits for the child, so these must come after the child's own setup.
         select.select([settling], [], [], SETTLE)
         os.close(settling)
         kept = os.dup(status)
@@ -82,7 +82,7 @@ class Preparing:
         channel.send(self.end, {"pid": pid})
 
     def reap(self) -> None:
-        """Write down the ends of children that have ended."""
+        """Report the exit codes of children that have ended."""
         while self.children:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -97,7 +97,7 @@ class Preparing:
                 os.close(pipe)
 
     def end_children(self) -> None:
-        """The other end is gone: no child, no grandchild and no folder stays behind."""
+        """End all children and grandchildren and delete their folders: the starter is gone."""
         folders = [folder for _, folder in self.children.values() if folder]
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -108,14 +108,14 @@ def main() -> None:
     end = socket.socket(fileno=int(sys.argv[1]))
     end.set_inheritable(False)
     parent, modules = int(sys.argv[2]), sys.argv[3:]
-    gc.disable()  # a collection would touch what the imports have made, and each child copy it
+    gc.disable()  # a collection would touch imported objects, and each child would copy those pages
     warnings.simplefilter("ignore")
     try:
         for name in modules:
             importlib.import_module(name)
     except BaseException as error:
         with contextlib.suppress(channel.Closed):
-            why = f"the prepared process could not import: {type(error).__name__}: {error}"
+            why = f"the prepared process failed to import ({type(error).__name__}: {error})"
             channel.send(end, {"unsafe": why[:2000]})
         raise
     warnings.resetwarnings()

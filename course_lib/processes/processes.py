@@ -1,7 +1,7 @@
-"""Start a process, by forking a prepared one where that is safe, else as a new interpreter.
+"""The start of a process: a fork of a prepared one if that is safe, or a new interpreter.
 
-COURSE_START=spawn never forks, COURSE_START=fork does so on a CUDA build too. What differs is told
-by `why_spawned`; what a learner sees does not.
+COURSE_START=spawn never forks, and COURSE_START=fork forks even on a CUDA build. `why_spawned`
+explains the difference; learners do not notice it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import zlib
 from course_lib.processes.client import Child, NotPrepared, Preparer, Wanted
 from course_lib.processes.torch_build import gpu_build
 
-# What every rank imports; torch's compiler and checkpoints too, which an answer's first optimizer
-# would otherwise import within its time.
+# The imports of every rank, including torch's compiler and checkpoint modules, which an answer's
+# first optimizer would otherwise import within its time limit.
 MODULES = (
     "torch._dynamo",
     "torch.utils.checkpoint",
@@ -27,7 +27,7 @@ MODULES = (
     "torch.distributed.tensor",
     "course_lib.ranks",
 )
-# Read when a process or a library starts: a child of a process that had others is another one.
+# Read when a process or a library starts, so a child of a process with other values differs.
 _READ_AT_START = re.compile(
     r"(PYTHON(?!PATH$)|LD_|MALLOC_|GLIBC_|MKL_(?!NUM_THREADS)|KMP_|GOMP_|OMP_(?!NUM_THREADS)"
     r"|OPENBLAS_(?!NUM_THREADS)|TORCH_CPP_|TORCHDYNAMO_|TORCHINDUCTOR_|TORCH_LOGS|PYTORCH_|ATEN_)"
@@ -41,8 +41,8 @@ class _Prepared:
         self.lock = threading.RLock()
         self.of = os.getpid()
         self.kept: dict[tuple, Preparer] = {}
-        self.retired: list[Preparer] = []  # no longer asked, and not ended while children may live
-        self.reasons: dict[tuple, str] = {}  # why a kind of them is of no use
+        self.retired: list[Preparer] = []  # no longer used, but running while children may live
+        self.reasons: dict[tuple, str] = {}  # why a kind of them cannot be used
 
     def close(self) -> None:
         if self.of != os.getpid():
@@ -58,25 +58,21 @@ _prepared = _Prepared()
 
 
 def prepare(modules: tuple[str, ...] = (), *, odd: bool = False) -> None:
-    """Begin to import in the background, for children that will be wanted; returns at once."""
+    """Start the imports for later children in the background; return at once."""
     if not why_spawned():
-        with contextlib.suppress(OSError):  # no room: whoever wants a child will hear of it
+        with contextlib.suppress(OSError):  # no resources; the later request for a child reports it
             _preparer((*MODULES, *modules), odd)
 
 
 def start(
-    wanted: Wanted,
-    command: list[str],
-    *,
-    modules: tuple[str, ...] = (),
-    odd: bool = False,
+    wanted: Wanted, command: list[str], *, modules: tuple[str, ...] = (), odd: bool = False
 ) -> Child | subprocess.Popen:
-    """Start what is `wanted`, or `command` where forking is not possible.
+    """Start the `wanted` child, or `command` if forking is not possible.
 
-    `odd` takes it from a process with another hash secret, for strings and what is sorted by them.
+    With `odd`, a forked child has a different hash seed, so strings are hashed differently.
     """
     reason = why_spawned() or why_other(wanted.env)
-    for _ in range(0 if reason else 2):  # a prepared process that was killed is made anew, once
+    for _ in range(0 if reason else 2):  # a prepared process that was killed is replaced, once
         kind = (*MODULES, *modules), odd
         if kind in _prepared.reasons:
             break
@@ -91,27 +87,27 @@ def start(
 
 
 def close() -> None:
-    """End the prepared processes of this process, and all of their children."""
+    """End this process's prepared processes, and all of their children."""
     _prepared.close()
 
 
 def ready(modules: tuple[str, ...] = (), *, odd: bool = False) -> None:
-    """Wait until a child can be had at once; returns at once where none will be forked."""
+    """Wait until a child can start at once; return immediately if none will be forked."""
     if not why_spawned():
         with contextlib.suppress(NotPrepared, OSError):
             _preparer((*MODULES, *modules), odd).wait_ready()
 
 
 def pids() -> list[int]:
-    """The prepared processes that live."""
+    """Return the ids of the living prepared processes."""
     return [one.process.pid for one in _prepared.kept.values() if one.alive()]
 
 
 def why_spawned() -> str:
-    """Why processes are not forked here, in words; empty where they are."""
+    """Explain why processes are not forked here; empty if they are."""
     asked = os.environ.get("COURSE_START", "")
     if asked not in ("", "fork", "spawn"):
-        raise ValueError(f"COURSE_START={asked!r}: say fork or spawn, or leave it unset")
+        raise ValueError(f"COURSE_START={asked!r} must be fork or spawn, or unset")
     if asked == "spawn":
         return "COURSE_START=spawn asks for it"
     if not sys.platform.startswith("linux"):
@@ -132,7 +128,7 @@ def _pidfds() -> bool:
 
 
 def why_other(env: dict[str, str]) -> str:
-    """Why a child could not have this environment: some of it is read before any of our lines."""
+    """Explain why a forked child cannot get this environment; empty if it can."""
     names = {name for name in {*env, *os.environ} if _READ_AT_START.match(name)}
     other = sorted(name for name in names if env.get(name) != os.environ.get(name))
     return f"{', '.join(other)} would come too late" if other else ""
@@ -143,24 +139,24 @@ def _preparer(modules: tuple[str, ...], odd: bool) -> Preparer:
         _prepared.__init__()
     with _prepared.lock:
         preparer = _prepared.kept.get((modules, odd))
-        # What the environment says about the start of a process may have changed since.
+        # Environment variables that are read at process start may have changed.
         if preparer is not None and (not preparer.alive() or _why_not_its(preparer.env)):
-            _prepared.retired.append(preparer)  # its children go on
+            _prepared.retired.append(preparer)  # its children continue
             preparer = None
         if preparer is None:
-            # Another secret than any process that took its own by chance, and never the same.
+            # A different seed from any process that chose its own at random, and never the same.
             seed = zlib.crc32(os.urandom(8)) if odd else None
             preparer = _prepared.kept[modules, odd] = Preparer(modules, seed)
         return preparer
 
 
 def _why_not_its(env: dict[str, str]) -> str:
-    both = {**env, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED")}  # which an odd one is given
+    both = {**env, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED")}  # odd ones have a seed
     return why_other(both)
 
 
 def spawn(wanted: Wanted, command: list[str]) -> subprocess.Popen:
-    """A new interpreter; descriptors given to it are passed on under their numbers."""
+    """Start a new interpreter, in which the given descriptors keep their numbers."""
     return subprocess.Popen(
         command,
         env=wanted.env,
@@ -169,7 +165,7 @@ def spawn(wanted: Wanted, command: list[str]) -> subprocess.Popen:
         stdout=wanted.output,
         stderr=wanted.descriptors()[1],
         pass_fds=wanted.given,
-        # Its own session: Ctrl-C in a terminal goes to the notebook, which passes it on.
+        # A separate session, because Ctrl-C in a terminal goes to the notebook, which forwards it.
         start_new_session=True,
     )
 

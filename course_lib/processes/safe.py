@@ -1,8 +1,8 @@
-"""Say why this process must not be forked: a second thread, or a GPU that it has touched.
+"""The reasons why this process must not be forked: a second thread, or an initialised GPU.
 
-A child has only the thread that forked it: a lock that another one held stays locked for ever, and
-CUDA's state is good for nothing in it. Read from the kernel, which knows of threads that Python
-does not.
+A child has only the thread that forked it. A lock held by a different thread would stay locked
+forever, and CUDA's state would be invalid. Threads are counted by the kernel, which also knows
+those that Python does not know.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def why_unsafe() -> str:
-    """Why a fork would not be safe now, in words; empty where it is."""
+    """Explain why a fork is not safe now; empty if it is safe."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"the prepared process has {threads} threads"

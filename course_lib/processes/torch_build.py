@@ -1,6 +1,6 @@
-"""Which GPUs torch is built for, read from its files: importing it takes a second and 200 MB.
+"""The GPU support of torch, read from its files, because importing it takes a second and 200 MB.
 
-A notebook's own process needs no torch until its learner does; its ranks have it.
+A notebook's own process needs no torch until the learner uses it; only its ranks import it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _BUILT = re.compile(r"^(?:cuda|hip)\b[^=\n]*=\s*['\"]([^'\"]+)", re.MULTILINE)
 
 
 def gpu_build() -> str:
-    """The version of CUDA or ROCm that torch is built with; empty for a CPU build."""
-    version = getattr(sys.modules.get("torch"), "version", None)  # none while it is imported
+    """Return the CUDA or ROCm version of the torch build; empty for a CPU build."""
+    version = getattr(sys.modules.get("torch"), "version", None)  # None while it is being imported
     if version is not None:
         return version.cuda or getattr(version, "hip", None) or ""
     found = importlib.util.find_spec("torch")
@@ -27,9 +27,9 @@ def gpu_build() -> str:
 
 
 def gpu_count() -> int:
-    """How many GPUs torch sees; without asking it where its build knows none."""
+    """Count the GPUs that torch sees, without importing torch if its build supports none."""
     if "torch" not in sys.modules and not gpu_build():
         return 0
     import torch
 
-    return torch.cuda.device_count()  # asks the driver, and takes no memory on a GPU
+    return torch.cuda.device_count()  # asks the driver, and uses no GPU memory

@@ -1,7 +1,7 @@
-"""One optimizer step on a (dp, tp) mesh: what all training of the course has to come to.
+"""One optimizer step on a (dp, tp) mesh: the reference for all training in the course.
 
-In the order of reading: decay_groups, pieces, losses, buckets, step. The stages of
-lessons 09 to 12 are held against it. Lesson 08.
+Reading order: decay_groups, pieces, losses, buckets, step. The stages of lessons 09 to 12 are
+compared with it. Lesson 08.
 """
 
 from course_lib.step.decay_groups import groups

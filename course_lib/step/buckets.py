@@ -1,7 +1,7 @@
-"""Gradients summed over the replicas in a few flat messages instead of one a parameter.
+"""Gradients summed over the replicas in a few flat messages instead of one per parameter.
 
-A message costs something however short it is; many short ones in one buffer cost it once. Lesson
-08 takes it as it is, lesson 09 derives it and sends the buffers while the backward still runs.
+Every message has a fixed cost. Many short messages in one buffer have it only once. Lesson 08 uses
+these buffers. Lesson 09 derives them and sends them while the backward pass still runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MOST = 1 << 25  # bytes of a message, unless a single gradient is larger
 
 @torch.no_grad()
 def sum_gradients(parameters: Sequence[Tensor], group: Group, *, most: int = MOST) -> None:
-    """Put the sum of all ranks' gradients in place of this rank's, in the parameters' order.
+    """Replace this rank's gradients by their sums over all ranks, in the parameters' order.
 
-    A parameter without a gradient has one of zeros: other ranks may have used it.
+    A missing gradient counts as zeros, since other ranks may have used the parameter.
     """
     check_member(group)
     for p in parameters:
@@ -31,13 +31,13 @@ def sum_gradients(parameters: Sequence[Tensor], group: Group, *, most: int = MOS
         flat = torch.cat([p.grad.reshape(-1) for p in bucket])
         flat = collectives.all_reduce(flat, group, donated=True)
         for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-            p.grad = part.view(p.shape)  # the buffer itself: nothing is copied back
+            p.grad = part.view(p.shape)  # a view of the buffer, not a copy
 
 
 def buckets(parameters: Sequence[Tensor], most: int = MOST) -> Iterator[list[Tensor]]:
-    """The parameters in order, as lists of one dtype and device and of at most `most` bytes."""
+    """Yield lists of consecutive parameters of one dtype and device, with at most `most` bytes."""
     if most < 1:
-        raise ValueError(f"most={most} bytes: a bucket has to hold something")
+        raise ValueError(f"most={most} bytes: a bucket must hold at least one byte")
     open_: dict[tuple, list[Tensor]] = {}
     used: dict[tuple, int] = {}
     for p in parameters:

@@ -1,6 +1,6 @@
-"""Which parameters decay: weights of products and tables; biases and norms, of one dim, do not.
+"""Weight decay for product weights and embedding tables, but not for biases and norms (one dim).
 
-A norm's weight pulled to 0 switches its layer off, and a bias is no product. Lesson 08.
+A norm's weight at 0 would switch its layer off, and a bias is not a product. Lesson 08.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from torch import nn
 
 
 def groups(model: nn.Module, decay: float) -> list[dict]:
-    """The parameters in two groups for an optimizer of torch; a tied weight is in one, once.
+    """Return an optimizer's two parameter groups; a tied weight is in only one group, once.
 
-    Which group it is depends on the dims alone, so it is the same however the model is cut.
+    The group depends only on the number of dims, so it is the same for every sharding.
     """
     if not decay >= 0:
-        raise ValueError(f"decay={decay} has to be 0 or more")
+        raise ValueError(f"decay={decay} must be 0 or more")
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": float(decay)},

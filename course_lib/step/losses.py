@@ -1,7 +1,7 @@
-"""The loss of a batch as a sum over its tokens, whatever the model is: dense, cut, fused.
+"""The loss of a batch as a sum over its tokens, for a dense or sharded model, fused or not.
 
-A sum and not a mean, because the tokens of other ranks and other micro-batches are not known yet; a
-mean of means weighs a token by how few its neighbours are. Lesson 08 derives it.
+It is a sum because the token counts of other ranks and micro-batches are not yet known. A mean of
+means would give a token more weight if its batch has few tokens. Lesson 08 derives it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
 
 
 def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -> Tensor:
-    """The sum of the losses of all targets (b, s) that are not -100; the same on all tp ranks.
+    """Return the sum of the losses of all targets (b, s) except -100, the same on all tp ranks.
 
-    `fused` computes head and loss in one, a few tokens at a time, and never holds the logits. Of no
-    row at all the loss is 0, with gradients of 0 and with every message of the tp group.
+    `fused` computes head and loss together for a few tokens at a time, without holding the logits.
+    For an empty batch the loss is 0, with gradients of 0 and all messages of the tp group.
     """
     ids, targets = _with_a_row(ids, targets)
     head = model.head
     if not isinstance(head, VocabularyParallelHead):
         if fused:
             raise ValueError(
-                "fused=True takes a model that is cut over tp (one rank will do), and this one's "
-                "head is whole; lay parallelize(model, mesh) over it, or leave fused out"
+                "fused=True takes a model that is sharded over tp (one rank is enough), but this "
+                "head is not sharded; apply parallelize(model, mesh), or leave fused out"
             )
         logits = model(ids).flatten(0, 1)  # (b·s, v)
         wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -43,13 +43,13 @@ def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -
         states = head.way.all_tokens(states)  # (b, s, h)
         return head_cross_entropy(states, weight, targets, head.group, **how)
 
-    # Through the modules, so that a weight which is gathered for its module's call is there.
+    # Through the modules, so that a weight gathered for its module's call is present.
     return model(ids, head=lambda states: head(states, loss))
 
 
 def _with_a_row(ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The batch, or, where it holds no token, a row of which no target counts: so no layer, and no
-    kernel below it, meets an empty batch, and this rank sends what the others wait for."""
+    """Return the batch, or if it has no token, a row of ignored targets. Thus no layer or kernel
+    gets an empty batch, and this rank sends all messages that other ranks expect."""
     if ids.numel():
         return ids, targets
     shape = (1, max(1, ids.shape[-1]))
@@ -57,5 +57,5 @@ def _with_a_row(ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def valid(targets: Tensor) -> int:
-    """How many targets count."""
+    """Count the targets that are not ignored."""
     return numbers((targets != IGNORED).sum(), targets.numel())

@@ -1,6 +1,6 @@
-"""The gradients of a cut model as pieces of logical ones: what is cut, copied, padded, held twice.
+"""The gradients of a sharded model as pieces of logical gradients: shards, replicas, padding.
 
-The layers say which is which, and `norms` counts each logical number once. Lesson 08 derives it.
+The layers describe their pieces, and `norms` counts each element once. Lesson 08 derives it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.tensor_parallel.extents import Extent, extents
 
 
 def axes(mesh: DeviceMesh | None) -> list[Group]:
-    """The groups of a mesh, tp before dp; without a mesh there is one process, and none."""
+    """Return the groups of a mesh, tp before dp, or no group for None, which means one process."""
     if mesh is None:
         return []
     tp = axis(mesh, "tp")
@@ -25,9 +25,9 @@ def axes(mesh: DeviceMesh | None) -> list[Group]:
 
 
 def gradient_pieces(model: nn.Module, mesh: DeviceMesh | None) -> list[Piece]:
-    """Every gradient there is, once, for `norms.norm` and `norms.clip` with the mesh's groups.
+    """Return every gradient once, for `norms.norm` and `norms.clip` with the mesh's groups.
 
-    Gradients have to be summed over dp already: along it they are copies.
+    Gradients must be summed over dp already, so that they are replicated over it.
     """
     pieces: list[Piece] = []
     for parameter, parts in extents(model, next(iter(axes(mesh)), None)).items():
@@ -42,8 +42,8 @@ def gradient_pieces(model: nn.Module, mesh: DeviceMesh | None) -> list[Piece]:
 def pieces_of(
     gradient: Tensor, first: int, parts: Iterable[Extent], over: tuple[Group, ...] = ()
 ) -> Iterator[Piece]:
-    """(n,) elements of a gradient, from element `first` of its parameter on → a piece for each of
-    the parameter's extents that they meet, cut over these groups besides."""
+    """(n,) elements of a gradient, starting at its parameter's element `first` -> one piece for
+    each extent that they overlap, which is sharded over the groups in `over` too."""
     stop = first + gradient.numel()
     for part in parts:
         a, b = max(first, part.start), min(stop, part.stop)

@@ -1,7 +1,7 @@
-"""One optimizer step on a (dp, tp) mesh: the step that one process would take on all the rows.
+"""One optimizer step on a (dp, tp) mesh, with the same result as one process with all rows.
 
-Losses and gradients are summed, and divided once by the tokens of all replicas and micro-batches;
-gradients are summed over dp, and clipped by the norm of the logical ones. Lesson 08 derives it.
+Losses and gradients are summed, then divided once by the tokens of all replicas and micro-batches.
+Gradients are summed over dp and clipped by the norm of the logical gradients. Lesson 08 derives it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from course_lib.step.pieces import axes, gradient_pieces
 
 
 class StepResult(NamedTuple):
-    """The mean loss over all tokens, how many those were, the gradients' norm before clipping, and
-    whether any rank asked to stop: on every rank the same."""
+    """The mean loss over all tokens, the number of tokens, the gradient norm before clipping, and
+    True if any rank asked to stop. It is the same on every rank."""
 
     loss: float
     tokens: int
@@ -35,7 +35,7 @@ class StepResult(NamedTuple):
 
 
 class NotFinite(RuntimeError):
-    """A loss or a gradient is NaN or infinite; no rank has changed a weight."""
+    """An error for a NaN or infinite loss or gradient, raised before any rank changes a weight."""
 
 
 def step(
@@ -50,18 +50,18 @@ def step(
     stop: bool = False,
     bucket_bytes: int = MOST,
 ) -> StepResult:
-    """Forward and backward of one or more micro-batches (ids, targets, …), then one update.
+    """Run forward and backward passes of micro-batches (ids, targets, …), then one update.
 
-    tp ranks bring the same rows, dp ranks different ones, of any number of tokens, or of none.
-    `clip` bounds the norm; `dtype` is autocast's; `stop` is this rank's wish to stop, `mesh` None
-    a process alone. What is not finite on one rank is raised on all, before anything is changed.
+    tp ranks pass the same rows, dp ranks different rows, with any number of tokens or none. `clip`
+    bounds the norm, `dtype` is for autocast, `stop` asks all ranks to stop, and `mesh=None` means
+    one process. A non-finite value on one rank raises on all ranks before any weight has changed.
     """
     groups, parameters = axes(mesh), [p for p in model.parameters() if p.requires_grad]
     for p in parameters:
         p.grad = None
     total, count, batches = 0.0, 0, list(batches)
     if not batches:
-        raise ValueError("a step takes one batch or more, and got none")
+        raise ValueError("a step takes at least one batch, but got none")
     for batch in batches:
         ids, targets = batch[0], batch[1]  # (b, s) each
         with _autocast(ids.device, dtype):
@@ -75,7 +75,7 @@ def step(
         sum_gradients(parameters, groups[1], most=bucket_bytes)
     for p in parameters:
         if p.grad is not None:
-            p.grad.div_(max(1, every.tokens))  # once, after all sums: every token weighs the same
+            p.grad.div_(max(1, every.tokens))  # once, after all sums, so all tokens weigh the same
     pieces = gradient_pieces(model, mesh)
     size = norms.norm(pieces, groups) if clip is None else norms.clip(pieces, groups, clip)
     size = numbers(size, 0.0)
@@ -86,7 +86,7 @@ def step(
 
 
 class Tally(NamedTuple):
-    """Sums over the replicas: losses, tokens. Ranks that wish to stop, or have no finite loss."""
+    """Sums of loss and tokens over replicas, and counts of ranks that stop or have a bad loss."""
 
     loss: float
     tokens: int
@@ -95,8 +95,8 @@ class Tally(NamedTuple):
 
 
 def tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> Tally:
-    """The sums, in one small message an axis; `groups` are tp's and dp's. Loss and tokens are the
-    same on all tp ranks, so the first of them adds them; every rank adds its two flags."""
+    """Sum over all ranks with one small message per axis; `groups` are tp's and dp's. Loss and
+    tokens are equal on all tp ranks, so only the first adds them; every rank adds two flags."""
     first = not groups or groups[0].rank() == 0
     own = [loss if first else 0.0, tokens if first else 0, stop, not math.isfinite(loss)]
     numbers = torch.tensor(own, dtype=torch.float64, device=device_of(*groups))
@@ -109,18 +109,18 @@ def tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> Tall
 
 
 def check_losses(every: Tally, total: float, groups: Sequence[Group]) -> None:
-    """Raise on all ranks where a loss is not finite on any; `total` is this rank's."""
+    """Raise on all ranks if a loss is not finite on any rank; `total` is this rank's loss."""
     if every.bad:
         raise NotFinite(_who(None if math.isfinite(total) else f"its loss is {total}", groups))
 
 
 def _who(own: str | None, groups: Sequence[Group]) -> str:
-    """Which ranks found what; all ranks know that there is something, and all of them ask."""
+    """Collect the ranks' findings; all ranks must call this, knowing that a finding exists."""
     return by_rank(who_says(own, groups)) or IN_THEIR_SUM
 
 
 def _not_finite(model: nn.Module) -> str | None:
-    """In words, which gradients of this rank hold a NaN or an infinity."""
+    """Describe the gradients of this rank that hold a NaN or an infinity."""
     names = [
         name
         for name, p in model.named_parameters()

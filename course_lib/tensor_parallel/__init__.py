@@ -1,11 +1,11 @@
-"""One layer, cut: from the conjugate pairs of a message to a block of a decoder over many ranks.
+"""Tensor parallelism, from conjugate pairs of messages to a decoder sharded over many ranks.
 
-A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, products,
+Each file holds one idea, in the order in which lessons 03 to 08 derive them: conjugates, products,
 rank_module, linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding,
-loss_checks, loss_kernels, kernel_choice, cross_entropy, fused_cross_entropy, parallelize,
-extents, resize, uncompiled. A group is always passed; nothing is global. `cross_entropy` is a file
-here; the function that is in it bears the field's name, `vocabulary_parallel_cross_entropy`. The
-plan of a model comes last. Lesson 08.
+loss_checks, loss_kernels, kernel_choice, cross_entropy, fused_cross_entropy, parallelize, extents,
+resize, uncompiled. Groups are always passed explicitly, and no state is global. The file
+`cross_entropy` has the function that is exported under its usual name,
+`vocabulary_parallel_cross_entropy`. Lesson 08.
 """
 
 from course_lib.tensor_parallel import conjugates, uncompiled

@@ -1,8 +1,8 @@
-"""Attention by heads: no head reads another's numbers, so each rank computes its own heads alone.
+"""Attention by heads: heads are independent, so each rank computes only its own heads.
 
-`qkv` is cut by columns along the heads, `out` by rows the same way: one all-reduce forward, one
-backward, as in the MLP. A key/value head held by several ranks owes the sum of their gradients; the
-dropout inside heads draws from a stream of the rank's own. Lesson 05 derives it.
+`qkv` is sharded by columns along the heads, and `out` by rows, so each pass has one all-reduce, as
+in the MLP. If several ranks hold a key/value head, its gradients must be summed. Dropout inside
+heads uses a separate random stream on each rank. Lesson 05 derives it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from course_lib.tensor_parallel.rank_module import RankModule
 
 
 def attention_plan(attention: Attention, group: Group, holders: Group | None = None) -> Plan:
-    """This rank's part of each weight: its query heads, and the key/value heads they read.
+    """Return this rank's part of each weight: query heads and the key/value heads that they read.
 
-    `holders` is the group of the ranks that hold the same key/value heads, from `holders_of`;
-    without it one is made where it is needed.
+    `holders` is the group of ranks with the same key/value heads, from `holders_of`. If it is
+    omitted, a group is created if needed.
     """
     if isinstance(attention.out, RowParallelLinear):
-        raise ValueError("this attention is cut already; a plan is laid over a dense one")
+        raise ValueError("this attention is sharded already; apply a plan to a dense attention")
     heads, kv_heads, size = attention.heads, attention.kv_heads, attention.head_size
     n, rank = size_and_rank(group)
     share = shares(heads, kv_heads, n)[rank]
@@ -33,7 +33,7 @@ def attention_plan(attention: Attention, group: Group, holders: Group | None = N
         holders = holders_of(heads, kv_heads, group)
     shared = None
     if len(share.holders) > 1:
-        start = share.heads * size  # after this rank's rows of q come those of k and v
+        start = share.heads * size  # this rank's rows of q are followed by those of k and v
         shared = (start, start + 2 * share.kv_heads * size, holders)
     return {
         "qkv": Columns(joined_rows(share, heads, kv_heads, size), shared),
@@ -42,20 +42,16 @@ def attention_plan(attention: Attention, group: Group, holders: Group | None = N
 
 
 def shard_attention(
-    attention: Attention,
-    group: Group,
-    *,
-    holders: Group | None = None,
-    overlap: bool = True,
+    attention: Attention, group: Group, *, holders: Group | None = None, overlap: bool = True
 ) -> Attention:
-    """Lay the plan over a dense attention, in place: it keeps its code and gets fewer heads."""
+    """Apply the plan to a dense attention, in place; it keeps its code but has fewer heads."""
     lay(attention_plan(attention, group, holders), attention, group, overlap=overlap)
     compute_own_heads(attention, group)
     return attention
 
 
 def compute_own_heads(attention: Attention, group: Group) -> None:
-    """Tell an attention with cut weights how many heads it has, and which."""
+    """Set the number and the indices of the heads of an attention with sharded weights."""
     heads = attention.heads
     share = shares(heads, attention.kv_heads, group.size())[group.rank()]
     attention.heads, attention.kv_heads = share.heads, share.kv_heads
@@ -63,10 +59,10 @@ def compute_own_heads(attention: Attention, group: Group) -> None:
 
 
 def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
-    """The group of the ranks that hold this rank's key/value heads; None where it is alone.
+    """Return the group of ranks with this rank's key/value heads, or None if it is the only one.
 
-    Every rank of the world has to call this, with the group that it is in itself: torch makes a
-    group with all of them or, at times, not at all. Made once, it serves all layers alike.
+    Every rank of the world must call this with its own group, because torch requires all ranks to
+    create a group together. One group serves all layers.
     """
     n, rank = size_and_rank(group)
     holders = shares(heads, kv_heads, n)[rank].holders
@@ -83,7 +79,7 @@ def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
 
 
 class PrivateHeads(RankModule):
-    """The dense `Heads` on some of the heads, with random numbers that no other rank draws."""
+    """The dense `Heads` for some of the heads, with random numbers that are unique to this rank."""
 
     def __init__(self, heads: nn.Module, group: Group, *, start: int, whole: int):
         super().__init__()

@@ -1,10 +1,10 @@
-"""f, g and the other conjugate pairs: each message of the forward pass with that of the backward.
+"""f, g and other conjugate pairs: each forward message with its backward message.
 
 Transposing a program transposes its messages, so the verbs come in pairs, and each is the backward
-of the other. All are out of place: nothing that autograd keeps is written into. Lesson 03 derives
-the pairs.
+of the other. All are out of place, so that tensors saved by autograd are never overwritten. Lesson
+03 derives the pairs.
 
-    forward                  gives                   backward
+forward                  gives                   backward
     copy, copy_rows          x (nothing is sent)     reduce
     reduce                   the sum over the ranks  copy
     split                    own piece (not sent)    gather
@@ -30,7 +30,7 @@ REPLICATED, SHARDED = "replicated", "sharded"
 
 
 class _Message(Function):
-    """x to `there(x)`, and its gradient to `back(gradient)`: the same class, the two exchanged."""
+    """x -> `there(x)` and gradient -> `back(gradient)`; the backward pass swaps the functions."""
 
     @staticmethod
     def forward(ctx, x: Tensor, there: Callable, back: Callable) -> Tensor:
@@ -43,35 +43,35 @@ class _Message(Function):
 
 
 def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
-    """f: a replicated x goes to every rank's own work. Its gradient is the sum of all ranks' terms.
+    """f: x -> x on every rank. x is replicated; its gradient is summed over all ranks.
 
-    `sum_in` is the dtype of that sum; None takes the gradient's own.
+    `sum_in` is the dtype of that sum, by default the gradient's dtype.
     """
     check_member(group)
     return _Message.apply(x, _same, partial(_sum, group, sum_in))
 
 
 def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
-    """g: partial sums to the sum, on every rank. Each term's gradient is that of the sum.
+    """g: partial sums -> their sum on every rank. Each term's gradient is the gradient of the sum.
 
-    The computation that follows has to be the same on all ranks, because then the gradient that
-    comes back is the same as well.
+    The computation that follows must be the same on all ranks, so that the gradient that returns is
+    the same too.
     """
     check_member(group)
     return _Message.apply(x, partial(_sum, group, sum_in), _same)
 
 
 def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None) -> Tensor:
-    """This rank's piece of an x that all ranks hold; the gradient is joined from all pieces.
+    """Return this rank's piece of a replicated x; the gradient is gathered from all pieces.
 
-    `sizes` are the pieces' lengths along `dim`; without it torch.chunk's.
+    `sizes` are the lengths of the pieces along `dim`, by default those of torch.chunk.
     """
     n, _ = size_and_rank(group)
     sizes = cut(x.shape[dim], n) if sizes is None else list(sizes)
     if len(sizes) != n or sum(sizes) != x.shape[dim]:
         raise ValueError(
-            f"split: dim {dim} is {x.shape[dim]} long, and sizes={sizes} do not cut that over "
-            f"{n} ranks; they have to be {n} and to add up to it"
+            f"split: dim {dim} is {x.shape[dim]} long, but sizes={sizes} do not split it over "
+            f"{n} ranks. There must be {n} sizes that add up to it"
         )
     where = group, dim, sizes
     return _Message.apply(x, partial(_own_piece, *where), partial(_join, *where))
@@ -80,23 +80,23 @@ def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = 
 def gather(
     x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None, *, after: str
 ) -> Tensor:
-    """All ranks' pieces, joined along `dim`. There are two right backwards; `after` chooses.
+    """Join all ranks' pieces along `dim`. `after` selects one of two backward passes.
 
-    `sizes` are the pieces' lengths; without it they are taken to be equal. (`cut(whole, n)` are
-    those of `split`, which may differ.)
+    `sizes` are the lengths of the pieces, by default all equal. `split` uses the sizes of
+    `cut(whole, n)`, which may be unequal.
 
-    after="replicated": every rank goes on to do the same with the whole. Each then comes back with
-    the whole gradient, and takes its own piece of it.
-    after="sharded": every rank goes on to do something of its own with the whole. What comes back
-    on each is a part of a sum, and a rank gets its own piece of that sum.
+    after="replicated": all ranks do the same with the result. Each then receives the full gradient
+    and takes its own piece of it.
+    after="sharded": each rank uses the result in a different way. The gradients that come back are
+    partial sums, and each rank gets its own piece of their sum.
     """
     n, _ = size_and_rank(group)
     sizes = [x.shape[dim]] * n if sizes is None else list(sizes)
     back = {REPLICATED: _own_piece, SHARDED: _scatter}.get(after)
     if back is None:
         raise ValueError(
-            f"gather(after={after!r}): what happens to the whole afterwards? {REPLICATED!r} if all "
-            f"ranks do the same with it, {SHARDED!r} if each does something of its own"
+            f"gather(after={after!r}): pass after={REPLICATED!r} if all ranks do the same with "
+            f"the result, or after={SHARDED!r} if each rank uses it in a different way"
         )
     where = group, dim, sizes
     return _Message.apply(x, partial(_join, *where), partial(back, *where))
@@ -105,7 +105,7 @@ def gather(
 def reduce_scatter(
     x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None
 ) -> Tensor:
-    """This rank's piece of the sum of all ranks' x; the gradient is joined from all pieces."""
+    """Return this rank's piece of the sum of all ranks' x; gradients of all pieces are gathered."""
     n, _ = size_and_rank(group)
     sizes = cut(x.shape[dim], n) if sizes is None else list(sizes)
     where = group, dim, sizes
@@ -115,7 +115,7 @@ def reduce_scatter(
 def copy_rows(
     x: Tensor, start: int, stop: int, group: Group, *, sum_in: torch.dtype | None = None
 ) -> Tensor:
-    """`copy` for rows `start` to `stop` of a weight, which other ranks of `group` hold as well."""
+    """Apply `copy` to rows `start` to `stop` of a weight that other ranks of `group` also hold."""
     check_member(group)
     return _Message.apply(x, _same, partial(_sum_rows, group, sum_in, start, stop))
 
@@ -135,7 +135,7 @@ def _sum_rows(group: Group, dtype: torch.dtype | None, start: int, stop: int, x:
 
 
 def _own_piece(group: Group, dim: int, sizes: Sequence[int], x: Tensor) -> Tensor:
-    # A piece of its own, not a view: a view would keep the whole alive as long as it lives.
+    # Not a view, because a view would keep the full tensor alive.
     return x.split(sizes, dim)[group.rank()].clone(memory_format=torch.contiguous_format)
 
 

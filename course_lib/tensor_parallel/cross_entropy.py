@@ -1,8 +1,8 @@
-"""Cross-entropy of logits sharded over the vocabulary: three numbers a token are sent, no logits.
+"""Cross-entropy of logits sharded over the vocabulary, which sends three values per token.
 
-A rank knows its largest logit, its sum of exponentials and, perhaps, the target's logit. Two small
-all-reduces complete them; the backward, softmax minus one-hot, sends nothing. `three_sums` is the
-idea alone, `cross_entropy` the same in two messages and little memory. Lesson 07 derives both.
+A rank knows its largest logit, its sum of exponentials and possibly the target's logit. Two small
+all-reduces combine these values. The backward pass, softmax minus one-hot, sends nothing.
+`three_sums` shows the idea; `cross_entropy` needs only two messages and little memory. Lesson 07.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from course_lib.tensor_parallel.kernel_choice import kernels_for
 from course_lib.tensor_parallel.loss_checks import OwnEntries, check_not_refused, checked, wide
 
 IGNORED = -100  # as in torch
-_CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
-_LEAST = 1 << 15  # fewer are not worth a piece
-_CHUNK_ON_GPU = 1 << 26  # there a small piece costs more to launch than to compute
+_CHUNK = 1 << 19  # elements processed at once: they fit in a cache and bound the memory
+_LEAST = 1 << 15  # fewer elements are not worth a chunk
+_CHUNK_ON_GPU = 1 << 26  # on a GPU, launching a small chunk costs more than its computation
 
 
 def three_sums(logits: Tensor, targets: Tensor, start: int, group: Group) -> Tensor:
-    """Losses (t,) of this rank's logits (t, v/tp), whose entries begin at `start`."""
+    """(t, v/tp) logits of this rank, whose first entry is `start` -> (t,) losses."""
     m = all_reduce(logits.detach().amax(-1), group, "max")  # (t,)
     S = reduce((logits - m[:, None]).exp().sum(-1), group)  # (t,)
     local = targets - start
@@ -50,12 +50,11 @@ def cross_entropy(
     reduction: str = "mean",
     check: bool = True,
 ) -> Tensor:
-    """torch's cross_entropy for this rank's logits (…, v/tp) and the targets (…), whole ids.
+    """Compute torch's cross_entropy for this rank's logits (…, v/tp) and targets (…), global ids.
 
-    `vocabulary` is the number of real words, `padded` the number of logits that are cut over the
-    ranks where that is more: what lies beyond takes no part. A mean over no token at all is 0.
-    `check` looks for targets out of range and for a rank that was handed something else than the
-    others, which on a GPU makes the host wait.
+    `vocabulary` is the number of real entries, and `padded` the number of logits over all ranks, if
+    larger. Padding is ignored. A mean over no token is 0. `check` refuses targets out of range and
+    ranks whose arguments differ from the others'; on a GPU, the host must wait for this.
     """
     options = (vocabulary, padded, ignore_index, label_smoothing, reduction, check)
     flat, part = checked("logits", logits, logits.shape[-1], targets, group, *options)
@@ -66,7 +65,7 @@ def cross_entropy(
 
 
 def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
-    """Losses (t,), 0 where ignored, to what is asked for: of each of the targets (…), or one."""
+    """(t,) losses, 0 where ignored -> a scalar, or one loss per target (…) without reduction."""
     if reduction == "none":
         return losses.view(targets.shape)
     total = losses.sum()
@@ -79,9 +78,9 @@ def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) 
 class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx, logits, targets, group, keep, part):
-        # The softmax over this rank's words lies where the gradient will: in no other memory. In
-        # bf16 it would be rounded there before its time, and is made again. Kernels keep nothing:
-        # they make it on the way from the logits to the gradient.
+        # The softmax over this rank's entries uses the memory of the gradient. In bf16 it would be
+        # rounded too early there, so it is recomputed. Kernels keep no softmax, because they
+        # compute it on the way from the logits to the gradient.
         kernels = kernels_for(logits)
         keep = keep and kernels is None
         softmax = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
@@ -100,7 +99,7 @@ class _CrossEntropy(Function):
     @once_differentiable
     def backward(ctx, grad):
         logits, targets, stats, share = ctx.saved_tensors
-        softmax, ctx.made = ctx.made, None  # a second backward makes it again from the logits
+        softmax, ctx.made = ctx.made, None  # a second backward recomputes it from the logits
         out = torch.empty_like(logits) if softmax is None else softmax  # (t, v/tp)
         weight = torch.where(targets == ctx.part.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         if ctx.kernels is None:
@@ -115,11 +114,11 @@ def local_statistics(
     logits: Tensor, targets: Tensor, part: OwnEntries, keep: Tensor | None = None
 ) -> Tensor:
     """(t, v/tp) local logits -> (4, t): their maximum, the sum of exponentials relative to it, the
-    target's logit or 0, and, where labels are smoothed, the sum of logits relative to the maximum.
-    `keep` is filled with the softmax over this rank's entries."""
+    target's logit or 0, and, with label smoothing, the sum of logits relative to the maximum. The
+    softmax over this rank's entries is written to `keep`."""
     start, real = part.start, part.real
     stats = logits.new_zeros((4, logits.shape[0]), dtype=wide(logits))
-    local_max, local_sumexp, target_logit, logit_sum = stats  # views, which are written into
+    local_max, local_sumexp, target_logit, logit_sum = stats  # views, filled below
     local_max.fill_(-math.inf)
     if not real:
         return stats
@@ -127,7 +126,7 @@ def local_statistics(
         words = logits[rows, :real]  # (chunk, real)
         torch.softmax(words, -1, dtype=stats.dtype, out=buffer)
         local_max[rows] = words.amax(-1)
-        # The largest exponential is 1, so max of the softmax = 1/S, and S is its reciprocal.
+        # The largest exponential is 1, so the maximum of the softmax is 1/S, and S its reciprocal.
         local_sumexp[rows] = buffer.amax(-1).reciprocal_()
         local = targets[rows] - start
         here = (local >= 0) & (local < real)
@@ -142,19 +141,19 @@ def local_statistics(
 def combine(
     stats: Tensor, targets: Tensor, group: Group, part: OwnEntries
 ) -> tuple[Tensor, Tensor]:
-    """Two all-reduces: (4, t) of each rank -> this rank's share of a token's probability, (t,), and
-    the losses, (t,). The softmax over this rank's entries, times the share, is that over all."""
+    """(4, t) of each rank -> (t,) this rank's share of each token's probability, and (t,) losses,
+    by two all-reduces. The local softmax times this share is the full softmax."""
     local_max, local_sumexp, target_logit, logit_sum = stats
     m = all_reduce(local_max, group, "max")
     if part.check:
         check_not_refused(m, group)
-    # Sums are added relative to the same logit: each is rescaled to the largest of all ranks.
+    # Sums must be relative to the same logit, so each is rescaled to the largest of all ranks.
     nearer = torch.where(local_max == -math.inf, 0.0, local_max - m)
     terms = [local_sumexp * nearer.exp(), target_logit]
     if part.smoothing:
         terms.append(logit_sum + part.real * nearer)
     S, l_y, *sum_of_logits = all_reduce(torch.stack(terms), group, donated=True)
-    # The largest is subtracted from the target's logit, not added to the log: it cancels well.
+    # The largest is subtracted from the target's logit, so that large terms cancel first.
     losses = S.log() - (1 - part.smoothing) * (l_y - m)
     if part.smoothing:
         losses = losses - part.smoothing / part.vocabulary * sum_of_logits[0]
@@ -164,10 +163,10 @@ def combine(
 
 
 def any_broken(stats: Tensor, check: bool) -> bool:
-    """Return whether a row has no softmax over this rank's entries, since they are -inf or one is
-    not finite. Only then does the backward pass over the logits to set rows to 0."""
+    """Return True if any row has no softmax over this rank's entries, because all are -inf or one
+    is NaN or +inf. Only then must the backward pass set rows to 0."""
     if stats.is_cuda and not check:
-        return True  # perhaps: an answer would make the host wait
+        return True  # possibly, because an exact answer would block the host
     return numbers(~stats[:2].isfinite().all(), False)
 
 
@@ -182,10 +181,10 @@ def gradient(
     filled: bool = False,
     broken: bool = True,
 ) -> None:
-    """(softmax − one-hot) times each token's weight into `out`, which may be the logits' memory.
+    """Write (softmax − one-hot) times each token's weight to `out`, which may be the logits.
 
-    `filled`: there is the softmax over this rank's words in `out` already. `broken`: some rows may
-    have none.
+    With `filled`, `out` already has the softmax over this rank's entries. With `broken`, some rows
+    may have no softmax.
     """
     start, real, vocabulary, smoothing = part.of_gradient
     out[:, real:] = 0.0
@@ -194,7 +193,7 @@ def gradient(
     local = targets - start
     right = torch.where((local >= 0) & (local < real), (smoothing - 1) * weight, 0.0)  # (t,)
     local, scale = local.clamp(0, real - 1), share * weight
-    nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
+    nothing = scale == 0  # ignored, or a row of -inf, whose softmax here is 0/0
     direct = out.dtype == share.dtype and out is not logits
     for rows, words in chunks(logits, real, out if direct else None):
         if not filled:
@@ -210,19 +209,19 @@ def gradient(
 
 
 def finite(maximum: Tensor) -> Tensor:
-    """The maximum of each row as it can be subtracted: 0 where the row is all -inf."""
+    """Return each row's maximum for a subtraction, but 0 if the row is all -inf."""
     return torch.where(maximum == -math.inf, 0.0, maximum)
 
 
 def chunks(logits: Tensor, real: int, out: Tensor | None):
-    """Slices of tokens, few enough that their logits stay in a cache, each with memory for as many
-    numbers of the `real` words: in `out`, or, where that is None, one buffer for all."""
+    """Yield slices of tokens whose logits fit in a cache, each with memory for the `real` entries
+    of its tokens, taken from `out` or, if `out` is None, from one buffer for all slices."""
     tokens, width = logits.shape
     at_once = _CHUNK_ON_GPU if logits.is_cuda else _CHUNK
     step = min(tokens, max(1, at_once // max(1, width)))
-    if out is None:  # beside the logits of so many tokens, a part of as much again and no more
+    if out is None:  # the buffer has at most a quarter of the tokens
         step = min(step, -(-tokens // 4))
-    elif real < width:  # torch fills rows with gaps between them through memory of its own
+    elif real < width:  # torch fills rows with gaps through temporary memory
         step = min(step, max(-(-tokens // 16), _LEAST // width))
     buffer = logits.new_empty((step, real), dtype=wide(logits)) if out is None else None
     for i in range(0, tokens, max(1, step)):

@@ -1,8 +1,8 @@
-"""The table of words cut over the vocabulary: who does not have a word contributes zeros.
+"""The embedding table sharded over the vocabulary: a rank adds zeros for entries it lacks.
 
-One all-reduce completes the lookup. The head is the same table used as a weight, so a rank that
-holds some words' rows also computes those words' logits, and a tied table stays one parameter.
-Lesson 07 derives it.
+One all-reduce completes the lookup. The head uses the same table as its weight, so a rank with the
+rows of some entries computes their logits too, and a tied table stays one parameter. Lesson 07
+derives it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from course_lib.meta import numbers
 from course_lib.tensor_parallel.products import AllTokens
 from course_lib.tensor_parallel.rank_module import RankModule
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # of the last states and the head's weight
+Loss = Callable[[Tensor, Tensor], Tensor]  # (last states, head's weight) -> loss
 
 
 def padded_vocabulary(vocabulary: int, multiple_of: int = 1) -> int:
-    """The next multiple: rows beyond the vocabulary are no words, and stay zero."""
+    """Round up to a multiple. Rows beyond the vocabulary have no entry and stay zero."""
     if multiple_of < 1:
-        raise ValueError(f"multiple_of={multiple_of} has to be 1 or more")
+        raise ValueError(f"multiple_of={multiple_of} must be 1 or more")
     return -(-vocabulary // multiple_of) * multiple_of
 
 
 class VocabularyParallelEmbedding(RankModule):
-    """(b, s) ids to (b, s, h): this rank holds rows `start` to `stop` of the padded table.
+    """(b, s) ids -> (b, s, h), with rows `start` to `stop` of the padded table on this rank.
 
-    Every rank brings the whole table with the same weights. `check` looks for ids out of range.
+    Every rank passes the full table with the same weights. `check` refuses ids out of range.
     """
 
     sharded = ("weight",)
@@ -41,7 +41,7 @@ class VocabularyParallelEmbedding(RankModule):
         self, dense: nn.Embedding, group: Group, *, multiple_of: int = 1, check: bool = True
     ):
         if isinstance(dense, VocabularyParallelEmbedding):
-            raise ValueError(f"this table is cut already: {dense}; a plan is laid over a dense one")
+            raise ValueError(f"this table is sharded already: {dense}. Pass a dense table")
         super().__init__()
         n, rank = size_and_rank(group)
         self.vocabulary, self.hidden = dense.num_embeddings, dense.embedding_dim
@@ -59,7 +59,7 @@ class VocabularyParallelEmbedding(RankModule):
         return self.way.embedded(self.own_rows(ids))
 
     def own_rows(self, ids: Tensor) -> Tensor:
-        """This rank's part of the lookup, a sum still owed: zeros for others' words."""
+        """Return this rank's partial sum of the lookup, with zeros for other ranks' entries."""
         check_kind(ids, self.group)
         if self.check:
             check_ids(ids, self.vocabulary, self.group.rank())
@@ -72,13 +72,13 @@ class VocabularyParallelEmbedding(RankModule):
 
     def extra_repr(self) -> str:
         return (
-            f"words {self.start} to {self.stop} of {self.vocabulary} (padded to {self.padded}), "
+            f"entries {self.start} to {self.stop} of {self.vocabulary} (padded to {self.padded}), "
             f"hidden={self.hidden}, rank={self.group.rank()} of {self.group.size()}"
         )
 
 
 class VocabularyParallelHead(RankModule):
-    """(b, s, h) to this rank's logits (b, s, v/tp), with the rows of a cut table as its weight."""
+    """(b, s, h) -> this rank's logits (b, s, v/tp); its weight is a shard of a table."""
 
     sharded = ("weight",)
 
@@ -90,7 +90,7 @@ class VocabularyParallelHead(RankModule):
         self.way = AllTokens(group, overlap=overlap)
 
     def forward(self, x: Tensor, loss: Loss | None = None) -> Tensor:
-        """The logits, or `loss(x, weight)` of whoever computes the two as one."""
+        """Return the logits, or `loss(x, weight)` if `loss` fuses head and loss."""
         if loss is not None:
             return loss(x, self.weight)
         (logits,) = self.way.columns(x, [self.weight], [None])
@@ -98,32 +98,32 @@ class VocabularyParallelHead(RankModule):
 
 
 def check_vocabulary(vocabulary: int, n: int) -> None:
-    """Refuse more ranks than words."""
+    """Raise if there are more ranks than vocabulary entries."""
     if vocabulary < n:
         raise ValueError(
-            f"a vocabulary of {vocabulary} words cannot be cut over {n} ranks: {n - vocabulary} of "
-            f"them would have no word. Use at most {vocabulary} ranks on this axis"
+            f"a vocabulary of {vocabulary} entries cannot be sharded over {n} ranks, because "
+            f"{n - vocabulary} would have none. Use at most {vocabulary} ranks on this axis"
         )
 
 
 def check_kind(ids: Tensor, group: Group) -> None:
-    """Refuse what cannot be ids, before anything is looked up. Ids without numbers are for a group
-    that carries none, in a dry run."""
+    """Raise before the lookup if the tensor cannot be ids. Ids without values are allowed only if
+    the group sends no values, as in a dry run."""
     kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
     if kind not in (torch.int64, torch.int32):
-        raise TypeError(f"token ids are a tensor of int64 (or int32), and these are {kind}")
+        raise TypeError(f"token ids are a tensor of int64 (or int32), but these are {kind}")
     if ids.is_meta and computes_on(group).type != "meta":
         raise RuntimeError(
-            "these ids are on torch's meta device, where there are no numbers. Give the model its "
-            "memory first, by model.to_empty(device=…), then load its numbers"
+            "these ids are on torch's meta device, where there are no values. Give the model its "
+            "memory first, by model.to_empty(device=…), then load its values"
         )
 
 
 def check_ids(ids: Tensor, vocabulary: int, rank: int) -> None:
-    """Refuse an id that is no word: it would be nobody's row, and come back as zeros."""
+    """Raise for an id without an entry, because no rank has its row and its lookup would be 0."""
     wrong = (ids < 0) | (ids >= vocabulary)
     if numbers(wrong.any(), False):
         raise ValueError(
             f"rank {rank}: {int(wrong.sum())} ids are out of range, the first of them "
-            f"{int(ids[wrong][0])}: words are 0 to {vocabulary - 1}"
+            f"{int(ids[wrong][0])}, but entries are 0 to {vocabulary - 1}"
         )

@@ -1,7 +1,7 @@
-"""Which numbers of a parameter are cut over tp, which are copies, and which are padding.
+"""Extents of a parameter: elements that are sharded over tp, replicated, or padding.
 
-Read off the layers of the cut model, so that no rule of cutting is written a second time; what is
-no layer of ours is whole. Lesson 08 needs it to count every logical number once in a norm.
+They are read from the sharded model's layers, so no rule for splits is written twice. Other layers
+are replicated. Lesson 08 uses extents to count every logical element once in a norm.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from typing import NamedTuple
 from torch import nn
 
 from course_lib.collectives.call import Group
-from course_lib.tensor_parallel.embedding import (
-    VocabularyParallelEmbedding,
-    VocabularyParallelHead,
-)
+from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding, VocabularyParallelHead
 from course_lib.tensor_parallel.linear import ColumnParallelLinear
 from course_lib.tensor_parallel.parallelize import replicated
 
 
 class Extent(NamedTuple):
-    """Elements `start` to `stop` of a parameter: cut over these groups, or held by these ranks."""
+    """Elements `start` to `stop` of a parameter, with the groups that shard them or hold copies."""
 
     start: int
     stop: int
@@ -29,7 +26,7 @@ class Extent(NamedTuple):
 
 
 def extents(model: nn.Module, tp: Group | None) -> dict[nn.Parameter, list[Extent]]:
-    """The extents of every parameter of a model that was cut over `tp`; padding is in none."""
+    """Return the extents of every parameter of a model sharded over `tp`, without padding."""
     whole = {p for _, p in replicated(model)}
     by_parameter: dict[nn.Parameter, list[Extent]] = {}
     for module in model.modules():

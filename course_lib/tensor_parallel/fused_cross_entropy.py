@@ -1,7 +1,7 @@
-"""Head and loss in one, a few tokens at a time: no rank ever holds its shard of the logits.
+"""Head and loss for a few tokens at a time, so that no rank ever holds all its logits.
 
-The forward keeps three numbers a token and forgets the logits; the backward computes them again.
-One product more, for a peak that no longer grows with tokens times vocabulary. Lesson 07.
+The forward pass keeps three values per token, and the backward pass recomputes the logits. This
+costs one more product, but peak memory no longer grows with tokens times vocabulary. Lesson 07.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def head_cross_entropy(
     reduction: str = "mean",
     check: bool = True,
 ) -> Tensor:
-    """cross_entropy(states @ weight.T, targets), for states (…, h) that all ranks hold and this
+    """Compute cross_entropy(states @ weight.T, targets), for replicated states (…, h) and this
     rank's rows (v/tp, h) of the head.
 
-    `tokens_at_once` bounds the logits that are alive; without it an eighth of all. The gradient of
-    the states is summed over the ranks, once. The rest is as in cross_entropy.
+    `tokens_at_once` bounds the number of tokens with logits in memory (default: an eighth of all).
+    The states' gradient is summed over the ranks once. All else is as in cross_entropy.
     """
     options = (vocabulary, padded, ignore_index, label_smoothing, reduction, check)
     flat, part = checked("states", states, len(weight), targets, group, *options)
     if weight.shape[1] != states.shape[-1]:
         raise ValueError(
-            f"rank {group.rank()}: states of width {states.shape[-1]} need a head of as many "
-            f"columns, and got {tuple(weight.shape)}"
+            f"rank {group.rank()}: states of width {states.shape[-1]} need a head with as many "
+            f"columns, but got {tuple(weight.shape)}"
         )
     step = max(1, -(-flat.numel() // 8) if tokens_at_once is None else tokens_at_once)
     rows = states.reshape(flat.numel(), states.shape[-1])  # (t, h)
@@ -74,10 +74,10 @@ class _HeadCrossEntropy(Function):
                 stats[:, rows] = kernels.local_statistics(
                     logits, targets[rows], start, real, smoothing
                 )
-            del logits  # before the next ones are made
+            del logits  # before the next logits are computed
         share, losses = combine(stats, targets, group, part)
         ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(stats, part.check)
-        kept = None if kernels is None else stats  # torch's road makes the softmax anew
+        kept = None if kernels is None else stats  # without kernels, the softmax is recomputed
         ctx.save_for_backward(states, weight, targets, kept, share)
         ctx.group, ctx.step, ctx.part = group, step, part
         return losses

@@ -1,7 +1,7 @@
-"""Chooses, once a call, who passes over the loss's logits: Triton kernels, or torch's operations.
+"""The choice of code for the loss, once per call: Triton kernels or torch's operations.
 
-Kernels take float32, bfloat16 and float16 on a GPU; the CPU, float64 and a GPU where Triton does
-not work are left to torch. COURSE_KERNELS=0 in the environment leaves all to torch. Lesson 07.
+Kernels take float32, bfloat16 and float16 on a GPU. The CPU, float64, and a GPU without a working
+Triton use torch. COURSE_KERNELS=0 in the environment always selects torch. Lesson 07.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def kernels_for(x: Tensor) -> ModuleType | None:
-    """Return `loss_kernels` where they take logits of this device, dtype and layout, else None."""
+    """Return `loss_kernels` if it supports logits of this device, dtype and layout, else None."""
     if not x.is_cuda or x.dtype not in _DTYPES or x.stride(-1) != 1 or not x.numel():
         return None
     if os.environ.get("COURSE_KERNELS") == "0":
@@ -28,7 +28,7 @@ def kernels_for(x: Tensor) -> ModuleType | None:
 
 @functools.cache
 def _tried(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
-    """The kernels, if they import, compile and run here. Otherwise a warning says why not."""
+    """Return the kernels if they import, compile and run here; otherwise warn with the reason."""
     try:
         from course_lib.tensor_parallel import loss_kernels
 
@@ -39,12 +39,12 @@ def _tried(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
         loss_kernels.gradient(logits, targets, own, share, weight, logits, 0, 2, 2, 0.0)
         if own[1].item() != 2.0 or logits.tolist() != [[-0.5, 0.5]]:
             raise RuntimeError(f"two equal logits gave {own.tolist()} and {logits.tolist()}")
-    except Exception as error:  # of Triton, of its compilers, of the driver: all mean the same here
+    except Exception as error:  # from Triton, its compilers, or the driver
         cause = (str(error).splitlines() or [""])[0]
         warnings.warn(
             f"the loss runs on {device} without its Triton kernels, "
-            f"with the same numbers, but more slowly: {type(error).__name__}: {cause}. "
-            "COURSE_KERNELS=0 leaves them out without this warning",
+            f"with the same numbers but more slowly ({type(error).__name__}: {cause}). "
+            "Set COURSE_KERNELS=0 to leave them out without this warning",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,8 +1,8 @@
-"""A linear layer cut over ranks: by columns of the math's W[h, f] (over f), or by rows (over h).
+"""Linear layers sharded over ranks: W[h, f] of the formula is split by columns (f) or rows (h).
 
-torch.nn.Linear keeps its weight as [f, h]: a column of the math is a row of that. Columns take the
-whole X[b, h] and give Y[b, f@tp]; rows take X[b, h@tp] and give a partial sum, which is summed at
-once. Lesson 02 derives both, lesson 03 their messages, lesson 04 joins them.
+torch.nn.Linear keeps its weight as [f, h], so a column of W is a row of that weight.
+Column-parallel layers map the full X[b, h] to Y[b, f@tp]. Row-parallel layers map X[b, h@tp] to a
+partial sum, which is all-reduced. Lessons 02, 03 (messages) and 04 derive them.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from course_lib.tensor_parallel.products import AllTokens
 from course_lib.tensor_parallel.rank_module import RankModule, check_activations
 
 Spans = Sequence[tuple[int, int]]
-Shared = tuple[int, int, Group]  # from this row to that one, held by these ranks as well
+Shared = tuple[int, int, Group]  # rows from, rows to, and the ranks that also hold them
 WHOLE = (
-    "Is it cut over the ranks already? Join it with conjugates.gather, or let the layer before do "
-    "so (gather_output=True)"
+    "Is it sharded over the ranks already? Join it with conjugates.gather, or let the layer before "
+    "do so (gather_output=True)"
 )
 PART = (
-    "Is that the whole? Then pass split_input=True, or cut it with conjugates.split; if not, cut "
-    "it by the same rule as this layer's weight"
+    "If that is the full input, pass split_input=True, or split it with conjugates.split; if not, "
+    "split it by the same rule as this layer's weight"
 )
-CUT = "If that is cut already, leave split_input out"
+CUT = "If that is sharded already, leave split_input out"
 
 
 class CutLinear(RankModule):
-    """A dense linear layer's weight, cut along one dim over the ranks of a group.
+    """A dense linear layer's weight, sharded along one dim over the ranks of a group.
 
-    Every rank brings the whole layer with the same weights, and keeps `spans` of it, one after
-    another; None is this rank's piece by torch.chunk's rule. The messages of the product are those
-    of `self.way`: lesson 04's `AllTokens`, or lesson 06's `OwnTokens`.
+    Every rank passes the full layer with the same weights and keeps its `spans`, joined in order,
+    or with None its piece by torch.chunk's rule. `self.way` sends the messages of the product:
+    lesson 04's `AllTokens`, or lesson 06's `OwnTokens`.
     """
 
     def __init__(self, dense: nn.Linear, group: Group, dim: int, spans: Spans | None):
         if isinstance(dense, CutLinear):
-            raise ValueError(f"this layer is cut already: {dense}; a plan is laid over a dense one")
+            raise ValueError(f"this layer is sharded already: {dense}. Pass a dense layer")
         if not isinstance(dense, nn.Linear):
-            raise TypeError(f"a torch.nn.Linear can be cut here, not a {type(dense).__name__}")
+            raise TypeError(f"this shards a torch.nn.Linear, not a {type(dense).__name__}")
         super().__init__()
         n, rank = size_and_rank(group)
         length = dense.weight.shape[dim]
@@ -57,7 +57,7 @@ class CutLinear(RankModule):
     def check_width(self, x: Tensor, width: int, takes: str, hint: str) -> None:
         if x.shape[-1] != width:
             raise ValueError(
-                f"rank {self.group.rank()}: {takes}, {width} wide, and got {x.shape[-1]}. {hint}"
+                f"rank {self.group.rank()}: {takes}, {width} wide, but got {x.shape[-1]}. {hint}"
             )
 
     def extra_repr(self) -> str:
@@ -69,12 +69,12 @@ class CutLinear(RankModule):
 
 
 class ColumnParallelLinear(CutLinear):
-    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]. Forward sends nothing, backward the sum of dX.
+    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]. Only backward sends, to sum dX.
 
-    `rows` are the spans of the dense weight's rows that this rank takes: a fused weight is cut
-    inside each of its parts. `shared` says which of the rows here, counted from 0, other ranks hold
-    as well, and the group of those: their gradients are summed over it too. `gather_output` joins
-    Y on every rank.
+    `rows` are the spans of the dense weight's rows on this rank; a fused weight is split inside
+    each of its parts. `shared` gives the local rows, counted from 0, that other ranks hold too, and
+    the group of the ranks with these rows. The gradients of these rows are summed over that group.
+    `gather_output` joins Y on every rank.
     """
 
     sharded = ("weight", "bias")
@@ -92,14 +92,14 @@ class ColumnParallelLinear(CutLinear):
     ):
         super().__init__(dense, group, 0, rows)
         if gather_output and rows is not None:
-            raise ValueError("gather_output joins pieces in rank order; with rows=, join them here")
+            raise ValueError("gather_output needs pieces in rank order; with rows=, join them here")
         self.gather_output, self.shared = gather_output, shared
         self.bias = None if dense.bias is None else pieces(dense.bias, self.spans)  # (f/tp,)
         self.way = AllTokens(group, overlap=overlap, sum_in=sum_in)
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, f/tp)
         check_activations(x, self.weight, "a column-parallel layer")
-        self.check_width(x, self.inputs, "a column-parallel layer takes the whole input", WHOLE)
+        self.check_width(x, self.inputs, "a column-parallel layer takes the full input", WHOLE)
         weight, bias = self.weight, self.bias
         if self.shared is not None:
             weight = copy_rows(weight, *self.shared, sum_in=self.way.sum_in)
@@ -112,10 +112,10 @@ class ColumnParallelLinear(CutLinear):
 class RowParallelLinear(CutLinear):
     """Y[b, f] = X[b, h@tp] W[h@tp, f] summed over the ranks, + bias[f], which is added once.
 
-    The bias is whole on every rank: it is added after the sum, so its gradient is the same
-    everywhere without a message. `columns` are the spans of the dense weight's columns that this
-    rank takes: those of the inputs that the layer before leaves here. `split_input` takes the
-    whole X and cuts it here.
+    The bias is replicated. It is added after the sum, so its gradient is the same everywhere
+    without a message. `columns` are the spans of the dense weight's columns on this rank, which
+    match the outputs of the previous layer on this rank. With `split_input`, the layer takes the
+    full X and splits it.
     """
 
     sharded = ("weight",)
@@ -131,7 +131,7 @@ class RowParallelLinear(CutLinear):
     ):
         super().__init__(dense, group, 1, columns)
         if split_input and columns is not None:
-            raise ValueError("split_input cuts as torch.chunk does; with columns=, cut it here")
+            raise ValueError("split_input splits as torch.chunk does; with columns=, split it here")
         self.split_input = split_input
         self.bias = None if dense.bias is None else pieces(dense.bias, [(0, self.outputs)])  # (f,)
         self.way = AllTokens(group, sum_in=sum_in)
@@ -139,7 +139,7 @@ class RowParallelLinear(CutLinear):
     def forward(self, x: Tensor) -> Tensor:  # (…, h/tp) -> (…, f)
         check_activations(x, self.weight, "a row-parallel layer")
         if self.split_input:
-            self.check_width(x, self.inputs, "this layer cuts a whole input", CUT)
+            self.check_width(x, self.inputs, "this layer splits a full input", CUT)
             x = split(x, self.group, -1, self.sizes)
         width = self.weight.shape[1]
         self.check_width(x, width, "a row-parallel layer takes this rank's part of the input", PART)
@@ -152,14 +152,14 @@ def pieces(whole: Tensor, spans: Spans, dim: int = 0) -> nn.Parameter:
 
 
 class Columns(NamedTuple):
-    """An entry of a plan: this rank's rows of a dense weight [f, h], columns of the math's W."""
+    """An entry of a plan: this rank's rows of a dense weight [f, h], which are columns of W."""
 
     rows: Spans
     shared: Shared | None = None
 
 
 class Rows(NamedTuple):
-    """An entry of a plan: this rank's columns of a dense weight [f, h], rows of the math's W."""
+    """An entry of a plan: this rank's columns of a dense weight [f, h], which are rows of W."""
 
     columns: Spans
 
@@ -168,7 +168,7 @@ Plan = dict[str, Columns | Rows]  # a dense layer's path in a module -> this ran
 
 
 def lay(plan: Plan, module: nn.Module, group: Group, *, overlap: bool = True) -> None:
-    """Put a cut layer in the place of each dense layer that the plan names."""
+    """Replace each dense layer that the plan names by a sharded layer."""
     for path, part in plan.items():
         dense = module.get_submodule(path)
         if isinstance(part, Columns):

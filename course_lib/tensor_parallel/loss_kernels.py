@@ -1,8 +1,8 @@
-"""The loss's two passes over the logits as Triton kernels, which read a logit once in each.
+"""The loss's two passes over the logits as Triton kernels, each of which reads a logit once.
 
-Each lane of a program keeps its own maximum and sum (online softmax), so that a row is summed in
-one pass and the lanes meet once, at its end. Sums are in float32 whatever the logits are. Imported
-only where kernels_for chooses them: triton comes with torch's builds for GPUs. Lesson 07.
+Each lane of a program keeps its own maximum and sum (online softmax), so that one pass sums a row
+and the lanes are combined once, at the end. Sums are in float32 for all dtypes. This file is
+imported only if kernels_for chooses it, because triton is part of torch's GPU builds. Lesson 07.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import triton.language as tl
 from torch import Tensor
 
 _WARPS = 4
-_TILE = 4096  # logits of one row that a program works on at once: 32 for each of its threads
-_ONE_LOAD = 16  # bytes: the most that a thread loads at once
-_ANY_NUMBER = ["start", "real", "stats_stride"]  # another one there is no reason to compile anew
+_TILE = 4096  # logits of one row that a program processes at once: 32 for each of its threads
+_ONE_LOAD = 16  # the most bytes that a thread loads at once
+_ANY_NUMBER = ["start", "real", "stats_stride"]  # new values need no new compilation
 _ANY_ADDRESS = ["targets", "stats", "share", "weight"]
 
 
 def local_statistics(
     logits: Tensor, targets: Tensor, start: int, real: int, smoothing: float
 ) -> Tensor:
-    """(t, v/tp) local logits -> (4, t), as cross_entropy.local_statistics."""
+    """(t, v/tp) local logits -> (4, t) values, as in cross_entropy.local_statistics."""
     stats = logits.new_empty((4, len(logits)), dtype=torch.float32)
     lanes = 32 * _WARPS * _ONE_LOAD // logits.element_size()
     with torch.cuda.device_of(logits):
@@ -46,8 +46,8 @@ def gradient(
     vocabulary: int,
     smoothing: float,
 ) -> None:
-    """(softmax − one-hot) times each token's weight into `out`, as cross_entropy.gradient, but from
-    the logits and the (4, t) numbers of `local_statistics`."""
+    """Write (softmax − one-hot) times each token's weight into `out`, like cross_entropy.gradient,
+    but from the logits and the (4, t) values of `local_statistics`."""
     tokens, width = logits.shape
     with torch.cuda.device_of(logits):
         row_gradients[(tokens * triton.cdiv(width, _TILE),)](
@@ -68,7 +68,7 @@ def _with_tile(
     most, total, below, seen, row, first, real, width,
     CUT: tl.constexpr, SMOOTHED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Each lane's numbers, (LANES,), with the ROWS logits more that it has in a tile."""
+    """Update each lane's values, (LANES,), with the lane's ROWS logits in a tile."""
     columns = first + tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     if CUT:
         x = tl.load(row + columns, mask=columns < width, other=float("-inf")).to(tl.float32)
@@ -81,7 +81,7 @@ def _with_tile(
     if SMOOTHED:
         each = tl.where(columns < real, 1.0, 0.0)
         under = tl.where(columns < real, each * (x - base[None, :]), 0.0)
-        # What was seen before lay below another logit.
+        # Earlier terms were relative to a different logit.
         below = below + seen * (_finite(most) - base) + tl.sum(under, 0)
         seen = seen + tl.sum(each, 0)
     return higher, total, below, seen
@@ -92,7 +92,7 @@ def row_numbers(
     logits, targets, stats, stride, stats_stride, start, real, width,
     SMOOTHED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One token: its four numbers, from one pass over this rank's logits."""
+    """Compute the four values of one token in one pass over this rank's logits."""
     token = tl.program_id(0).to(tl.int64)
     row = logits + token * stride
     local = tl.load(targets + token) - start
@@ -127,7 +127,7 @@ def row_gradients(
     stride, out_stride, stats_stride, start, real, width, of_target, each,
     SMOOTHED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one token's row of the gradient; zeros where there is no word."""
+    """Compute one tile of one token's row of the gradient, with zeros in the padding."""
     tiles = tl.cdiv(width, TILE)
     token = (tl.program_id(0) // tiles).to(tl.int64)
     columns = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)

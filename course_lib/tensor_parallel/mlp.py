@@ -1,8 +1,8 @@
-"""The Megatron MLP: the first weight by columns, the second by rows, and nothing between them.
+"""The Megatron MLP: the first weight is sharded by columns, and the second by rows.
 
 GELU and SwiGLU act on each element, so a rank applies them to its own columns without a message.
-Gate and up of a SwiGLU are one weight, cut inside each half: a column of up needs its own gate.
-Lesson 04 derives it.
+SwiGLU's gate and up form one weight, and each half is split separately, because a column of up
+needs the same column of gate. Lesson 04 derives it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from course_lib.tensor_parallel.linear import Columns, Plan, RowParallelLinear, 
 
 
 def mlp_plan(mlp: MLP, group: Group) -> Plan:
-    """This rank's part of each weight: the same inner elements of both."""
+    """Return this rank's part of each weight, with the same inner elements in both."""
     if isinstance(mlp.down, RowParallelLinear):
-        raise ValueError("this MLP is cut already; a plan is laid over a dense one")
+        raise ValueError("this MLP is sharded already; apply a plan to a dense MLP")
     inner = mlp.down.in_features
     start, stop = span(inner, *size_and_rank(group))
     down = Rows([(start, stop)])
-    if mlp.activation == "swiglu":  # of gate, and the same of up
+    if mlp.activation == "swiglu":  # the same span of gate and up
         return {"gate_up": Columns([(start, stop), (inner + start, inner + stop)]), "down": down}
     return {"up": Columns([(start, stop)]), "down": down}
 
 
 def shard_mlp(mlp: MLP, group: Group, *, overlap: bool = True) -> MLP:
-    """Lay the plan over a dense MLP, in place: it keeps its code and gets two cut layers.
+    """Apply the plan to a dense MLP, in place; it keeps its code but has two sharded layers.
 
-    One all-reduce forward, after `down`; one backward, of the gradient of the MLP's input.
+    There is one all-reduce in the forward pass, after `down`, and one in the backward pass, of dX.
     """
     lay(mlp_plan(mlp, group), mlp, group, overlap=overlap)
     return mlp

@@ -1,8 +1,8 @@
-"""The plan of a whole model, laid over the dense one from outside, in one visible order.
+"""The plan for sharding a full model, applied to the dense model from outside.
 
-`plan_of` names every linear layer of the blocks that is cut; table and head are cut with them. The
-parameters that no layer names in `sharded` are replicated, and `check_replicas` compares them on
-all ranks. Lesson 05 takes a block, lesson 08 the model.
+`plan_of` names every sharded linear layer of the blocks; the embedding table and the head are
+sharded too. Parameters that their layer does not list in `sharded` are replicated, and
+`check_replicas` compares them on all ranks. Lesson 05 shards a block, and lesson 08 the model.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ def parallelize(
     multiple_of: int = 1,
     overlap: bool = True,
 ) -> GPT | Block:
-    """Cut a dense model (or one block of it) over the mesh's axis tp, in place.
+    """Shard a dense model (or one block of it) over the mesh's axis tp, in place.
 
-    Every rank brings the whole model with the same weights, and keeps its share; a model without
-    numbers yet (on torch's meta device) will do, to be filled afterwards. `sequence` cuts the
-    tokens between the layers too; then `keep` holds the gathered inputs of the column-parallel
-    layers for the backward, and without it they are gathered again. `multiple_of` pads the
-    vocabulary. The logits that a cut model gives are this rank's part.
+    Every rank passes the full model with the same weights and keeps its part. A model on torch's
+    meta device can be filled with values afterwards. `sequence` shards the tokens between the
+    layers too. With it, `keep` saves the gathered inputs of the column-parallel layers for the
+    backward pass; otherwise they are gathered again. `multiple_of` pads the vocabulary. A sharded
+    model returns this rank's logits.
 
-    torch.compile(model) works, also around the loss. A graph ends wherever ranks exchange messages,
-    so fullgraph=True is refused.
+    torch.compile works for the model, with or without the loss. A graph ends at every message
+    between ranks, so fullgraph=True is refused.
     """
     group = axis(mesh, "tp")
     if not isinstance(model, (GPT, Block)):
         raise TypeError(
-            f"parallelize knows the plan of course_lib.gpt's GPT and Block, and this is a "
-            f"{type(model).__name__}. Cut another model layer by layer: "
+            f"parallelize knows the plan of course_lib.gpt's GPT and Block, but this is a "
+            f"{type(model).__name__}. Shard a different model layer by layer: "
             "ColumnParallelLinear(layer, group), RowParallelLinear(layer, group)"
         )
     blocks = [model] if isinstance(model, Block) else list(model.blocks)
     if any(isinstance(block.mlp.down, RowParallelLinear) for block in blocks):
-        raise ValueError("this model is cut already; a plan is laid over a dense one")
+        raise ValueError("this model is sharded already; apply a plan to a dense model")
     if sequence and isinstance(model, Block):
         raise ValueError(
-            "sequence=True needs the whole model, whose embedding knows how many tokens there are; "
+            "sequence=True needs the full model, whose embedding knows the number of tokens; "
             "for one block see sequence_plan.scatter_block"
         )
-    if isinstance(model, GPT):  # what cannot be cut is refused while nothing is
+    if isinstance(model, GPT):  # checked before any layer is sharded
         check_vocabulary(model.tokens.num_embeddings, group.size())
         padded_vocabulary(model.tokens.num_embeddings, multiple_of)
     check_replicas(model, group)
@@ -85,10 +85,10 @@ def parallelize(
 
 
 def plan_of(model: GPT | Block, group: Group, holders: Group | None) -> Plan:
-    """This rank's part of every layer of the blocks that is cut, by its path in the dense model.
+    """Return this rank's part of every sharded layer of the blocks, by path in the dense model.
 
-    `holders` as in `attention_plan`. Norms, positions and the biases after a sum are in no plan:
-    they are replicated.
+    `holders` is as in `attention_plan`. Norms, positions and biases added after a sum are in no
+    plan, because they are replicated.
     """
     plan: Plan = {}
     for path, module in model.named_modules():
@@ -104,7 +104,7 @@ def plan_of(model: GPT | Block, group: Group, holders: Group | None) -> Plan:
 def shard_vocabulary(
     model: GPT, group: Group, *, multiple_of: int = 1, overlap: bool = True
 ) -> None:
-    """The table of words and the head, cut alike; a tied head stays the same parameter."""
+    """Shard the embedding table and the head by one rule; a tied head stays the same parameter."""
     tied = model.head.weight is model.tokens.weight
     table = VocabularyParallelEmbedding(model.tokens, group, multiple_of=multiple_of)
     if tied:
@@ -118,11 +118,11 @@ def shard_vocabulary(
 
 
 def check_replicas(model: nn.Module, group: Group) -> None:
-    """Raise unless every parameter that is not cut is the same on all ranks of the group, and the
-    key/value rows that some ranks share are the same on those.
+    """Raise unless every replicated parameter is the same on all ranks of the group, and shared
+    key/value rows are the same on the ranks that share them.
 
-    Every rank has to call this. Copies that have drifted apart go on training, and the loss goes
-    on falling: nothing else says so.
+    Every rank must call this. Without this check, replicas that have drifted apart go unnoticed,
+    because training continues and the loss still falls.
     """
     check_member(group)
     if group.size() == 1:
@@ -147,8 +147,8 @@ def _compare(group: Group, named: list[tuple[str, Tensor]]) -> None:
     counts = collectives.all_gather(torch.tensor([len(named)], device=device), group)
     if len(set(counts.tolist())) > 1:
         raise RuntimeError(
-            f"rank {rank}: the ranks of this group of {n} do not hold the same model: they have "
-            f"{counts.tolist()} parameters that should be the same. Is there another config on one?"
+            f"rank {rank}: the ranks of this group of {n} do not hold the same model, because they "
+            f"have {counts.tolist()} replicated parameters. Pass the same config on every rank"
         )
     if not named:
         return
@@ -162,14 +162,14 @@ def _compare(group: Group, named: list[tuple[str, Tensor]]) -> None:
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise RuntimeError(
         f"rank {rank}: {len(names)} of {len(named)} parameters that should be the same on all {n} "
-        f"ranks differ on rank {' and '.join(map(str, ranks))} from rank 0: {shown}. Was the model "
-        "made from another seed there, or was a gradient not summed, or a mask not shared?"
+        f"ranks differ on rank {' and '.join(map(str, ranks))} from rank 0 ({shown}). Was the "
+        "model made from a different seed there, or a gradient not summed, or a mask not shared?"
     )
 
 
 def replicated(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that every rank holds whole: those that their layer does not name in
-    `sharded`. The bias of a row-parallel layer is one of them."""
+    """Yield the replicated parameters, which their layer does not list in `sharded`. They include
+    the bias of a row-parallel layer."""
     for prefix, module in model.named_modules(remove_duplicate=True):
         for name, parameter in module.named_parameters(recurse=False):
             if name not in getattr(module, "sharded", ()):

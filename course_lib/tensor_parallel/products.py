@@ -1,8 +1,8 @@
-"""The two products under the cut layers, with their messages placed where they cost least.
+"""The two products of sharded layers, with their messages sent when they cost least.
 
-By columns, dX is ready before dW: its sum travels while dW is computed, and several products of one
-X send one sum. By rows, the sum is taken in the product's own memory. A layer asks its `way` for
-them: `AllTokens` here, `OwnTokens` in sequence.py. Lesson 04 measures both products.
+For columns, dX is computed before dW and all-reduced during dW, and several products of one X share
+one all-reduce. For rows, the all-reduce reuses the product's memory. A layer calls them through its
+`way`: `AllTokens` here, `OwnTokens` in sequence.py. Lesson 04 measures both products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from course_lib.tensor_parallel.conjugates import reduce
 
 
 class AllTokens:
-    """The messages of the cut layers where every rank has all tokens: sums over the ranks."""
+    """The messages of sharded layers if every rank has all tokens: all-reduces."""
 
     def __init__(self, group: Group, *, overlap: bool = True, sum_in: torch.dtype | None = None):
         self.group, self.overlap, self.sum_in = group, overlap, sum_in
@@ -37,7 +37,7 @@ class AllTokens:
         return row_product(x, weight, bias, self.group, sum_in=self.sum_in)
 
     def embedded(self, part: Tensor) -> Tensor:
-        """(b, s, h), this rank's part of a sum of embeddings, to the sum."""
+        """(b, s, h) partial sum of embeddings on this rank -> their sum."""
         return reduce(part, self.group)
 
     def all_tokens(self, x: Tensor) -> Tensor:
@@ -53,9 +53,9 @@ def column_products(
     overlap: bool = True,
     sum_in: torch.dtype | None = None,
 ) -> list[Tensor]:
-    """x times each weight (f/tp, h) of this rank; all of them share one f, so one sum of dX.
+    """Multiply x by each weight (f/tp, h) of this rank; all products share one all-reduce of dX.
 
-    `overlap=False` waits for that sum before the weights' gradients are computed.
+    With `overlap=False`, the weights' gradients are computed only after that all-reduce.
     """
     check_member(group)
     given = autocast(x.device, x, *weights, *biases)
@@ -70,7 +70,7 @@ def row_product(
     *,
     sum_in: torch.dtype | None = None,
 ) -> Tensor:
-    """x (…, h/tp) times this rank's weight (f, h/tp), summed over the ranks; then one bias."""
+    """Multiply x (…, h/tp) by this rank's weight (f, h/tp), sum over the ranks, add one bias."""
     check_member(group)
     return _RowProduct.apply(group, sum_in, *autocast(x.device, x, weight, bias))
 
@@ -94,7 +94,7 @@ class _ColumnProducts(Function):
         flat = [rows_of(dy) for dy in dys]  # (b·s, f/tp) each
         dx = under_way = None
         if needs_x:
-            part = flat[0] @ weights[0]  # (b·s, h), this rank's part of a sum
+            part = flat[0] @ weights[0]  # (b·s, h), a partial sum
             for dy, weight in zip(flat[1:], weights[1:], strict=True):
                 part.addmm_(dy, weight)
             part = part.view(x.shape)
@@ -116,7 +116,7 @@ class _RowProduct(Function):
     def forward(ctx, group, sum_in, x, weight, bias):
         ctx.group, ctx.sum_in = group, sum_in
         ctx.save_for_backward(x, weight)
-        part = F.linear(x, weight)  # (…, f), this rank's part of a sum
+        part = F.linear(x, weight)  # (…, f), a partial sum
         y = _sum(part, group, sum_in).to(part.dtype)
         return y if bias is None else y.add_(bias)
 
@@ -132,22 +132,22 @@ class _RowProduct(Function):
 
 
 def rows_of(x: Tensor) -> Tensor:
-    """(…, f) as (rows, f). Counted, and not -1: a rank's part of f may be empty."""
+    """(…, f) -> (rows, f), with explicit sizes, because a rank's part of f may be empty."""
     return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
 def _sum(part: Tensor, group: Group, dtype: torch.dtype | None, async_op: bool = False):
-    """The sum of all ranks' parts, or its handle; nobody looks at a part again."""
+    """Return the sum of all ranks' parts, or its handle; the parts may be overwritten."""
     part = part if dtype is None else part.to(dtype)
     return all_reduce(part, group, donated=True, async_op=async_op)
 
 
 def autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The tensors as autocast would give them to a product, where it is on."""
+    """Return the tensors as autocast would pass them to a product, if it is on."""
     if device.type == "meta":  # torch has no autocast there
         return tensors
     if not torch.is_autocast_enabled(device.type):
         return tensors
     dtype = torch.get_autocast_dtype(device.type)
-    narrow = (torch.float32, torch.float16, torch.bfloat16)  # autocast leaves float64 alone
+    narrow = (torch.float32, torch.float16, torch.bfloat16)  # autocast leaves float64 as it is
     return tuple(t.to(dtype) if t is not None and t.dtype in narrow else t for t in tensors)

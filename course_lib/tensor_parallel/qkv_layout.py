@@ -1,7 +1,7 @@
-"""Where the heads lie in a weight, and which of them a rank holds.
+"""The positions of the heads in a weight, and the heads of each rank.
 
-Our `qkv` is one weight, rows [all q | all k | all v]. A head is a block of `head_size` rows of each
-part, and a rank's share is a list of spans of rows. Lesson 05 derives the shares.
+Our `qkv` is one weight with rows [all q | all k | all v]. A head is a block of `head_size` rows of
+a part, and a rank's share is a list of row spans. Lesson 05 derives the shares.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Span = tuple[int, int]
 
 
 class Share(NamedTuple):
-    """The heads of one rank: query heads from start to stop, key/value heads, and who else has
-    those: the ranks of the group that hold the same key/value heads, this one among them."""
+    """The heads of one rank: its query heads from start to stop, its key/value heads, and the ranks
+    of the group (including itself) that hold the same key/value heads."""
 
     q: Span
     kv: Span
@@ -32,17 +32,17 @@ class Share(NamedTuple):
 
 
 def shares(heads: int, kv_heads: int, n: int) -> list[Share]:
-    """Which heads each of n ranks holds: a query head always with the key/value head it reads.
+    """Return the heads of each of n ranks; a query head is always with its key/value head.
 
-    With as many kv heads as ranks or more, these are spread as evenly as they go, and each brings
-    its query heads. With fewer, each is held by n / kv_heads ranks that share out its query heads.
+    With at least as many kv heads as ranks, they are distributed evenly, each with its query heads.
+    With fewer, n / kv_heads ranks hold each kv head and divide its query heads among them.
     """
     if heads < 1 or kv_heads < 1 or heads % kv_heads:
         raise ValueError(
-            f"{heads} query heads cannot be shared out over {kv_heads} key/value heads: each of "
-            "these serves equally many, so the one number has to be a multiple of the other"
+            f"{heads} query heads cannot be divided among {kv_heads} key/value heads, because each "
+            "serves equally many. Choose a number of query heads that is a multiple of it"
         )
-    spread(heads, n)  # refuses more ranks than heads
+    spread(heads, n)  # raises for more ranks than heads
     each = heads // kv_heads
     spans = spread_kv(kv_heads, n)
     if kv_heads >= n:
@@ -57,7 +57,7 @@ def shares(heads: int, kv_heads: int, n: int) -> list[Share]:
 
 
 def joined_rows(share: Share, heads: int, kv_heads: int, head_size: int) -> list[Span]:
-    """The rows of one weight [all q | all k | all v] that a rank takes, in that order."""
+    """Return the rows of a weight [all q | all k | all v] on a rank, in that order."""
     q, kv = _rows(share.q, head_size), _rows(share.kv, head_size)
     after_q, after_k = heads * head_size, (heads + kv_heads) * head_size
     return [q, (after_q + kv[0], after_q + kv[1]), (after_k + kv[0], after_k + kv[1])]

@@ -1,6 +1,6 @@
-"""More words than a model was made for: rows of its table and its head, the same on every layout.
+"""A larger vocabulary for a model: new rows of table and head, the same on every layout.
 
-A cut moves with the vocabulary: the whole table is gathered once, grown, and cut anew. Appendix E1.
+Splits depend on the vocabulary, so the table is gathered, resized and sharded again. Appendix E1.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from course_lib.tensor_parallel.embedding import (
     padded_vocabulary,
 )
 
-NEAR = 1e-3  # of the old rows' spread: how far from their mean a new row is
+NEAR = 1e-3  # distance of new rows from the mean, relative to the spread of the old ones
 
 
 @torch.no_grad()
 def resize(
     model: GPT, vocabulary: int, *, used: int | None = None, seed: int = 0, multiple_of: int = 1
 ) -> None:
-    """Give table and head `vocabulary` rows, in place: of a dense model or one that is cut over tp.
+    """Resize table and head of a dense or tensor-parallel model to `vocabulary` rows, in place.
 
-    Old rows stay to the bit. New ones are drawn near the mean of the old ones, from `seed` and the
-    place of the row alone, so every layout has the same. Fewer rows are refused unless `used` says
-    how many of the first ids are in use. Make optimizer and engine afterwards: the parameters are
-    new, and moments belong to the old ones. All ranks of the tp group call this.
+    Old rows stay the same. New rows are drawn near the old rows' mean, depending only on `seed` and
+    position, so they are the same on every layout. Fewer rows are refused unless `used` states how
+    many of the first ids are in use. Create optimizer and engine afterwards, because the parameters
+    are new and moments belong to old ones. All tp ranks must call this.
     """
     table, head = model.tokens, model.head
     is_cut = isinstance(table, VocabularyParallelEmbedding)
@@ -66,19 +66,19 @@ def _check(
     n = 1 if group is None else group.size()
     check_vocabulary(vocabulary, n)
     if vocabulary < old and (used is None or used > vocabulary):
-        which = "used= does not say which" if used is None else f"{used} of them are in use"
+        which = "used= is not set" if used is None else f"{used} of them are in use"
         raise ValueError(
-            f"vocabulary={vocabulary} is smaller than the {old} words that this model has, and "
+            f"vocabulary={vocabulary} is smaller than the {old} entries of this model, and "
             f"{which}: an id from {vocabulary} on would have no row. Pass len(tokenizer), or "
-            "used=, the highest id that any text has, plus 1"
+            "used=, the highest id in any text plus 1"
         )
     if n > 1:
         mine = torch.tensor([[vocabulary, seed]], device=device)
         every = all_gather(mine, group).tolist()
         if len(set(map(tuple, every))) > 1:
             raise ValueError(
-                f"rank {group.rank()}: the ranks ask for other sizes or seeds: (vocabulary, seed) "
-                f"by rank is {every}. Every rank has to be given the same tokenizer"
+                f"rank {group.rank()}: the ranks request different sizes or seeds. By rank, "
+                f"(vocabulary, seed) is {every}. Pass the same tokenizer on every rank"
             )
 
 
@@ -92,7 +92,7 @@ def _resized(
     sizes: list[int],
     own_rows: tuple[int, int],
 ) -> nn.Parameter:
-    """This rank's rows of the table that has `new` words and, behind them, rows of zeros."""
+    """Return this rank's rows of a table with `new` entries, with rows of zeros as padding."""
     whole = weight.detach()
     if group is not None:
         whole = all_gather(whole, group, sizes=sizes)

@@ -1,8 +1,8 @@
-"""Sequence parallelism: between the cut layers each rank keeps its own tokens, (b, s/tp, h).
+"""Sequence parallelism: between sharded layers each rank keeps its own tokens, (b, s/tp, h).
 
-The all-reduce after a row-parallel layer is a reduce-scatter and an all-gather; the all-gather
-moves to the next column-parallel layer, and norms and dropout in between see 1/tp of the tokens.
-The gathered X is kept for the backward, or gathered again to save memory. Lesson 06 derives it.
+The all-reduce after a row-parallel layer splits into a reduce-scatter and an all-gather. The
+all-gather moves to the next column-parallel layer, so norms and dropout in between see 1/tp of the
+tokens. The gathered X is kept for the backward pass or gathered again to save memory. Lesson 06.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ S = 1  # the dim of tokens in (b, s, h)
 
 
 class Tokens:
-    """How many tokens the sequence under way has: a rank cannot tell from its own part of them.
+    """The length of the current sequence, which a rank cannot infer from its own part.
 
-    The model's embedding writes it, every layer of the plan reads it.
+    The model's embedding sets it, and every layer of the plan reads it.
     """
 
     def __init__(self, group: Group):
@@ -43,12 +43,12 @@ class Tokens:
         return span(self.length, self.group.size(), self.group.rank())
 
     def check(self, x: Tensor, who: str) -> list[int]:
-        """The parts' lengths, once it is sure that x is this rank's."""
+        """Return the lengths of all ranks' parts, or raise if x is not this rank's part."""
         sizes, rank = self.sizes, self.group.rank()
         if x.dim() < 2 or x.shape[S] != sizes[rank]:
             raise ValueError(
                 f"rank {rank}: {who} takes this rank's {sizes[rank]} of {self.length} tokens along "
-                f"dim {S}, and got a tensor of shape {tuple(x.shape)}. Did another sequence begin "
+                f"dim {S}, but got a tensor of shape {tuple(x.shape)}. Did a new sequence begin "
                 "before the backward of this one had recomputed it?"
             )
         return sizes
@@ -63,10 +63,10 @@ class Tokens:
 
 
 class OwnTokens:
-    """The messages of the cut layers where a rank has its own tokens: lesson 04's `AllTokens`, with
-    each all-reduce taken apart. `keep` as in `gathered_products`."""
+    """The messages of sharded layers if each rank has its own tokens: lesson 04's `AllTokens` with
+    each all-reduce split in two. `keep` is as in `gathered_products`."""
 
-    sum_in = None  # a sum is made in its terms' dtype
+    sum_in = None  # a sum uses the dtype of its terms
 
     def __init__(self, tokens: Tokens, *, keep: bool = True):
         self.tokens, self.group, self.keep = tokens, tokens.group, keep
@@ -81,12 +81,12 @@ class OwnTokens:
         return scattered_product(x, weight, bias, self.group, self.tokens.sizes)
 
     def embedded(self, part: Tensor) -> Tensor:
-        """(b, s, h), this rank's part of a sum of embeddings, to its own tokens of the sum."""
+        """(b, s, h) partial sums of embeddings -> the sum for this rank's own tokens."""
         self.tokens.length = part.shape[S]
         return conjugates.reduce_scatter(part, self.group, S, self.tokens.sizes)
 
     def all_tokens(self, x: Tensor) -> Tensor:
-        """(b, s/tp, h) to (b, s, h), for work that every rank does alike."""
+        """(b, s/tp, h) -> (b, s, h), for computation that is the same on every rank."""
         sizes = self.tokens.check(x, "the fused loss")
         return conjugates.gather(x, self.group, S, sizes, after=conjugates.REPLICATED)
 
@@ -100,10 +100,10 @@ def gathered_products(
     *,
     keep: bool = True,
 ) -> list[Tensor]:
-    """This rank's tokens x (b, s/tp, h), gathered, times each weight (f/tp, h): (b, s, f/tp) each.
+    """Gather tokens x (b, s/tp, h) and multiply by each weight (f/tp, h) -> (b, s, f/tp) each.
 
-    `keep` holds the gathered X for the backward; without it, X is gathered once more there, while
-    dX is computed. The reduce-scatter of dX overlaps the product for the weights' gradients.
+    `keep` saves the gathered X for the backward pass. Without it, X is gathered again while dX is
+    computed. The reduce-scatter of dX overlaps with the product for the weights' gradients.
     """
     check_member(group)
     given = autocast(x.device, x, *weights, *biases)
@@ -113,8 +113,8 @@ def gathered_products(
 def scattered_product(
     x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sizes: Sequence[int]
 ) -> Tensor:
-    """x (b, s, h/tp) times this rank's weight (f, h/tp), reduce-scattered to this rank's tokens,
-    (b, s/tp, f). The bias needs no message: its gradient is a sum over the gathered dY.
+    """Multiply x (b, s, h/tp) by this rank's weight (f, h/tp) and reduce-scatter -> (b, s/tp, f).
+    The bias needs no message, because its gradient is a sum over the gathered dY.
     """
     check_member(group)
     given = autocast(x.device, x, weight, bias)
@@ -144,7 +144,7 @@ class _GatheredProducts(Function):
         flat = [rows_of(dy) for dy in dys]  # (b·s, f/tp) each
         scattering = None
         if needs_x:
-            part = flat[0] @ weights[0]  # (b·s, h), this rank's part of a sum
+            part = flat[0] @ weights[0]  # (b·s, h), a partial sum
             for dy, weight in zip(flat[1:], weights[1:], strict=True):
                 part.addmm_(dy, weight)
             part = part.view(*dys[0].shape[:-1], part.shape[-1])  # (b, s, h)
@@ -179,10 +179,10 @@ class _ScatteredProduct(Function):
 
 
 def in_bytes(b: int, s: int, h: int, n: int, item: int, *, keep: bool) -> dict[str, float]:
-    """What a rank sends for one pair of layers, column then row, forward and backward, by formula.
+    """Compute the bytes that a rank sends for a column and a row layer, in both passes.
 
-    With X kept: 4 moves of (n−1)/n of b·s·h, exactly what two all-reduces cost. Gathered again: 5.
-    Exact where n divides s.
+    With X kept there are 4 moves of (n−1)/n of b·s·h, exactly the cost of two all-reduces. If X is
+    gathered again there are 5. The formula is exact if n divides s.
     """
     move = (n - 1) * b * s * h * item / n
     return {
@@ -193,8 +193,8 @@ def in_bytes(b: int, s: int, h: int, n: int, item: int, *, keep: bool) -> dict[s
 
 
 def shared_once(*parameters: torch.nn.Parameter | None, group: Group) -> list[Tensor | None]:
-    """Replicated parameters for a rank's own tokens: their gradients, partial sums, are all-reduced
-    in one message."""
+    """Return replicated parameters for use on a rank's own tokens. Their gradients are partial
+    sums, which are all-reduced in one message."""
     given = [p for p in parameters if p is not None]
     if not given:
         return list(parameters)

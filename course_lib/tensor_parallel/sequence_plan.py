@@ -1,7 +1,7 @@
-"""The plan of sequence parallelism, laid over a cut block: its layers gather and scatter tokens.
+"""The plan of sequence parallelism for a sharded block, whose layers gather and scatter tokens.
 
-The modules between them, norms and dropout and positions, keep their code and see 1/tp of the
-tokens; a norm's gradients are then partial sums, a mask is the rank's own. Lesson 06 derives it.
+The modules between them (norms, dropout, positions) keep their code and see 1/tp of the tokens, so
+norms' gradients are partial sums, and each rank has its own masks. Lesson 06 derives it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from course_lib.tensor_parallel.sequence import OwnTokens, S, Tokens, shared_onc
 
 
 class SharedNorm(RankModule):
-    """The dense norm on this rank's tokens; its weights' gradients are summed, in one message."""
+    """The dense norm on this rank's tokens; one message sums the gradients of its weights."""
 
     def __init__(self, norm: nn.LayerNorm | RMSNorm, tokens: Tokens):
         super().__init__()
         self.weight = norm.weight
         self.register_parameter("bias", getattr(norm, "bias", None))
         self.group, self.training = tokens.group, norm.training
-        self.norm = (norm,)  # in a tuple: its parameters are this module's, and are listed once
+        self.norm = (norm,)  # in a tuple, so that its parameters are listed only once
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = shared_once(self.weight, self.bias, group=self.group)
@@ -34,7 +34,7 @@ class SharedNorm(RankModule):
 
 
 class PrivateDropout(nn.Module):
-    """Dropout on this rank's own tokens: the mask is its part of the whole sequence's mask."""
+    """Dropout on this rank's own tokens; the mask is its part of the full sequence's mask."""
 
     def __init__(self, dropout: nn.Dropout, tokens: Tokens):
         super().__init__()
@@ -50,7 +50,7 @@ class PrivateDropout(nn.Module):
 
 
 class SplitPositions(nn.Module):
-    """The positions of this rank's tokens; the gradient of the table is joined from all ranks."""
+    """The position embedding of this rank's tokens; its gradient is gathered from all ranks."""
 
     def __init__(self, positions: nn.Embedding, tokens: Tokens):
         super().__init__()
@@ -62,9 +62,9 @@ class SplitPositions(nn.Module):
 
 
 def scatter_model(model: GPT, tokens: Tokens, *, keep: bool) -> GPT:
-    """Lay the plan over a model that is cut already, in place: the same weights, other messages.
+    """Apply the plan to a sharded model, in place: the weights stay, but the messages change.
 
-    `keep` as in `gathered_products`.
+    `keep` is as in `gathered_products`.
     """
     for block in model.blocks:
         scatter_block(block, tokens, keep=keep)
@@ -77,7 +77,7 @@ def scatter_model(model: GPT, tokens: Tokens, *, keep: bool) -> GPT:
 
 
 def scatter_block(block: Block, tokens: Tokens, *, keep: bool) -> Block:
-    """The same for a block that is cut already: it takes and gives this rank's tokens."""
+    """Apply the plan to a sharded block, whose input and output become this rank's tokens."""
     first = block.mlp.gate_up if block.mlp.activation == "swiglu" else block.mlp.up
     for layer in (block.attention.qkv, block.attention.out, first, block.mlp.down):
         layer.way = OwnTokens(tokens, keep=keep)

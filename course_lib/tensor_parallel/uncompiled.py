@@ -1,7 +1,7 @@
-"""What torch.compile leaves as it is: the steps that talk to other ranks, marked from outside.
+"""Functions that torch.compile leaves uncompiled, because they communicate with other ranks.
 
-A compiled graph ends before such a step and another begins after it, so that every rank sends the
-same messages in the same order, compiled or not. The files of the steps need not know. Lesson 08.
+A compiled graph ends before such a function and a new graph begins after it, so that every rank
+sends the same messages in the same order, compiled or not. Their files need no change. Lesson 08.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 
 REASON = (
-    "it exchanges messages with other ranks, and a graph of torch.compile ends there; that takes "
-    "torch.compile(model), without fullgraph=True"
+    "it exchanges messages with other ranks, so a graph of torch.compile ends there. Call "
+    "torch.compile(model) without fullgraph=True"
 )
 
 STEPS: list[Callable] = [
@@ -36,15 +36,15 @@ LAYERS: list[type] = [
 
 
 def leave_uncompiled(function: Callable) -> None:
-    """Mark the function itself, so that torch.compile calls it and does not look inside.
+    """Mark the function so that torch.compile calls it without looking inside.
 
-    torch.compiler.disable marks alike; it would load the compiler, seconds, for all who do not
-    compile, and a wrapper around every call.
+    torch.compiler.disable would also mark it, but it loads the compiler, which takes seconds even
+    without compilation, and wraps every call.
     """
     function._torchdynamo_disable = True
     function._torchdynamo_disable_msg = REASON
     frames = torch._C._dynamo.eval_frame
-    skip = frames._FrameAction.SKIP  # this frame, and those that are called from it
+    skip = frames._FrameAction.SKIP  # this frame, and the frames called from it
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
 
 

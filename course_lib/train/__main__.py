@@ -1,6 +1,6 @@
-"""`python -m course_lib.train`, under torchrun, srun or alone: the program, its bar, its picture.
+"""`python -m course_lib.train`, with or without torchrun or srun: program, progress bar, picture.
 
-The picture is drawn by course_classroom, where that is installed. Lesson 12.
+The picture is drawn by course_classroom if that is installed. Lesson 12.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from course_lib.train.rendezvous import behind
 from course_lib.train.report import Lines, Progress, Show, Unbroken, clock
 from course_lib.train.stop import Stop
 
-PICTURE = "course_classroom.figures.run_summary"  # by name: the library does without it
+PICTURE = "course_classroom.figures.run_summary"  # by name, since the library does not depend on it
 
 
 def train(options: Options, me: ranks.Me, stop: Stop) -> None:
@@ -32,20 +32,20 @@ def train(options: Options, me: ranks.Me, stop: Stop) -> None:
 
 
 def display(options: Options) -> Show:
-    """A bar on a terminal, lines elsewhere; standard output is JSON's alone where that is asked."""
+    """Create a bar for a terminal, or lines elsewhere; with --json, stdout is only for JSON."""
     stream = sys.stderr if options.json else sys.stdout
     if stream.isatty():
         try:
             return ProgressBar(options.steps, stream)
-        except ImportError:  # rich comes with the command line
+        except ImportError:  # rich is installed with the command line
             pass
     return Lines(stream)
 
 
 class ProgressBar:
-    """A progress bar with the time left; what is said stands above it.
+    """A progress bar with the time left; messages appear above it.
 
-    Step and time left are always whole, and the words between them are cut on a narrow terminal.
+    Step and time left are always complete; the text between them is cut on a narrow terminal.
     """
 
     WIDTH = 16
@@ -57,13 +57,13 @@ class ProgressBar:
         from rich.table import Column
 
         console = Console(file=Unbroken(stream))
-        console.show_cursor = lambda show=True: False  # a killed rank could not bring it back
+        console.show_cursor = lambda show=True: False  # a killed rank could not restore it
         whole, words = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
         columns = [TextColumn("step"), MofNCompleteColumn(table_column=whole)]
         columns += [BarColumn(bar_width=self.WIDTH)]
         columns += [TextColumn("{task.description}", markup=False, table_column=words)]
         columns += [TextColumn("{task.fields[left]}", table_column=whole)]
-        # No thread of its own: it is drawn after each step.
+        # It needs no thread, because it is drawn after each step.
         self.bar = RichProgress(*columns, console=console, auto_refresh=False, expand=True)
         self.task = self.bar.add_task("", total=steps, left="")
         self.drawn = False
@@ -84,7 +84,7 @@ class ProgressBar:
 
 
 def draw(done: dict) -> str | None:
-    """run.png beside the curve; a word and no failure where it cannot be drawn."""
+    """Draw run.png next to the curve; print a message if it cannot be drawn."""
     picture = Path(done["out"]) / "run.png"
     try:
         run_summary = importlib.import_module(PICTURE).run_summary
@@ -92,14 +92,14 @@ def draw(done: dict) -> str | None:
         run_summary(points, done["validation"], done["ranks"]).save(picture)
         return str(picture)
     except (ImportError, OSError, ValueError) as error:
-        missing = "; pip install 'course_lib[classroom]' brings what draws"
+        missing = "; pip install 'course_lib[classroom]' installs the figures"
         more = missing if isinstance(error, ImportError) else ""
         print(f"no picture: {error}{more}", file=sys.stderr)
         return None
 
 
 def forked(argv: list[str], names: list[str], *descriptors: int) -> None:
-    """A rank that is a fork of its launcher: the numbers of its descriptors are other ones."""
+    """Run a rank that is a fork of its launcher and has its descriptors under new numbers."""
     os.environ.update(zip(names, map(str, descriptors), strict=False))
     for number in descriptors[len(names) :]:
         os.environ[entry.RENDEZVOUS] = behind(number)

@@ -1,8 +1,8 @@
-"""From a command line to an exit code, on one rank: 0 good, 1 a failure, 2 a wrong call.
+"""From a command line to an exit code, on one rank: 0 success, 1 failure, 2 wrong call.
 
-What every rank finds out is said by rank 0 alone, in a line; what one rank alone meets, by that
-rank; and that a neighbour is gone, by the first rank of each host, where no launcher of ours says
-it. Lesson 08.
+An error that every rank detects is printed only by rank 0, and an error of a single rank by that
+rank. A lost neighbour is reported by the first rank of each host, unless our launcher reports it.
+Lesson 08.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ GONE = re.compile(
 
 
 class Unmet(RuntimeError):
-    """The ranks did not come together; each may know another reason."""
+    """The error if the ranks did not connect; each rank may know a different reason."""
 
 
 def who() -> tuple[int, int, int]:
-    """(rank, world, rank on this host) as torchrun, SLURM or `course train` say; alone if nobody
-    says anything."""
+    """Return (rank, world, rank on this host) as set by torchrun, SLURM or `course train`, or
+    (0, 1, 0) if none of them started this process."""
     try:
         return ranks._identity_from_environment(os.environ)[:3]
     except RuntimeError:
@@ -52,7 +52,7 @@ def who() -> tuple[int, int, int]:
 
 
 def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.train") -> int:
-    """Read the options, start the group, call train(options, me, stop), leave; the exit code."""
+    """Read the options, start the group, call train(options, me, stop); return the exit code."""
     rank, world, local = who()
     if {"-h", "--help"} & set(argv):
         if rank == 0:
@@ -61,11 +61,11 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
     stop, stack, options = Stop(), contextlib.ExitStack(), None
     if STARTER in os.environ:
         end_with(int(os.environ[STARTER]), lambda: abandon(os.environ[RENDEZVOUS]))
-        os.write(int(os.environ[READY]), b".")  # from here on, a signal is heard and not fatal
+        os.write(int(os.environ[READY]), b".")  # from here on, a signal is handled and not fatal
     try:
-        if OPTIONS in os.environ:  # a launcher has read and checked them
+        if OPTIONS in os.environ:  # a launcher has already checked them
             options = Options.from_json(os.environ[OPTIONS])
-        else:  # what is wrong with the call itself is said before anybody waits
+        else:  # errors of the call itself are reported before any rank waits
             options = resolve(parse(argv, prog), world)
         me = _start(rank, world, options.timeout, stack)
         train(options, me, stop)
@@ -75,11 +75,11 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
         return 0
     except Exception as error:
         code = _tell(error, rank, world, options, first_of_host=local == 0)
-    # A group with a rank that failed is not left in good order: nothing more is asked of it.
+    # A group with a failed rank is in an undefined state, so it is not used any more.
     Unbroken(sys.stdout).flush()
     Unbroken(sys.stderr).flush()
     if rank:
-        time.sleep(1.0)  # a launcher ends all at the first that ends: let rank 0 speak
+        time.sleep(1.0)  # a launcher ends all ranks after the first exit, so let rank 0 print first
     stack.close()
     os._exit(code)
 
@@ -88,7 +88,7 @@ def _start(rank: int, world: int, timeout: float, stack: contextlib.ExitStack) -
     meet = os.environ.get(RENDEZVOUS)
     try:
         if meet is None and world == 1 and "MASTER_ADDR" not in os.environ:
-            # Later groups meet there too, so it stays until the end.
+            # Later groups meet there too, so it must exist until the end.
             path = stack.enter_context(Rendezvous()).path
             return ranks.start(0, 1, rendezvous=path, timeout=timeout)
         if meet is not None:
@@ -102,30 +102,30 @@ def _start(rank: int, world: int, timeout: float, stack: contextlib.ExitStack) -
         at = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         if "EADDRINUSE" in str(error) or "already in use" in str(error):
             raise Failed(
-                f"the port at which the ranks should meet, {at}, is taken by another program; set "
-                "MASTER_PORT to a free one for all ranks, or wait until that has ended"
+                f"the ranks' meeting port, {at}, is used by a different program; set MASTER_PORT "
+                "to a free port for all ranks, or wait until that program has ended"
             ) from error
         raise Unmet(_unmet(str(error), at, world, timeout)) from error
 
 
 def _unmet(error: str, at: str, world: int, timeout: float) -> str:
-    """Why the ranks did not come together, as far as this one can know."""
+    """Explain why the ranks did not connect, as far as this rank knows."""
     came = re.search(r"(\d+)/\d+ clients joined", error)
     if came:
         return (
-            f"{came[1]} of {world} ranks had come to {at} after {timeout:g} s: is every host "
-            "started, with the number of all ranks and with ranks of its own?"
+            f"only {came[1]} of {world} ranks had connected to {at} after {timeout:g} s. Check "
+            "that every host is started, with the total number of ranks and with distinct ranks"
         )
     return (
-        f"nobody answered at {at} within {timeout:g} s: is the host of rank 0 up, does it run the "
-        "same command, is MASTER_ADDR its name everywhere, and does its firewall let that port in?"
+        f"no process answered at {at} within {timeout:g} s. Check that rank 0's host runs the same "
+        "command, that MASTER_ADDR names it, and that its firewall allows the port"
     )
 
 
 def _tell(
     error: Exception, rank: int, world: int, options: Options | None, *, first_of_host: bool = True
 ) -> int:
-    """Say what happened, if it is this rank's to say; the exit code."""
+    """Print the error, if this rank is responsible for it, and return the exit code."""
     if isinstance(error, Unmet):
         if first_of_host:
             _line(f"rank {rank} on {socket.gethostname()}: {error}")
@@ -137,12 +137,12 @@ def _tell(
     if _neighbour_gone(error):
         if STARTER not in os.environ and first_of_host:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            why = "lost another rank, whose own message says why"
+            why = "lost another rank, whose own message gives the reason"
             if options is not None and SILENT.search(str(error)):
                 why = (
-                    f"heard nothing from another rank for {options.timeout:g} s (--timeout): it "
-                    "hangs, or its host or the link is gone; the run goes on from its last "
-                    "checkpoint with --resume"
+                    f"heard nothing from another rank for {options.timeout:g} s (--timeout); it "
+                    "hangs, or its host or link failed. Continue from the last checkpoint with "
+                    "--resume"
                 )
             _line(f"rank {rank} on {socket.gethostname()} {why} ({first})")
         return 1

@@ -1,7 +1,7 @@
-"""How much arithmetic a step is by formula, and what this machine can do: MFU is their quotient.
+"""A step's arithmetic by formula, and this machine's peak; MFU is their quotient.
 
-Model flops count the products that the mathematics needs, whatever was computed twice: a
-recomputed block counts once. The peak is what a product reached here, not a data sheet. Lesson 08.
+Model flops count the products of the mathematics, so a recomputed block counts once. The peak is
+measured here with a matrix product, not taken from a data sheet. Lesson 08.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import torch
 from course_lib.estimate.time.work import passes
 from course_lib.gpt import Config
 
-TOGETHER = 10  # products on a GPU between two looks at its clock
+TOGETHER = 10  # products on a GPU between two clock readings
 
 
 def forward_flops(config: Config, rows: int, length: int) -> int:
-    """Two for each multiplication and addition of the products of one forward, dense.
+    """Count the flops of one forward pass: two for each multiply-add of the dense products.
 
-    Attention counts all pairs of tokens, the hidden ones too, as published figures do.
+    Attention counts all pairs of tokens, including masked pairs, as published figures do.
     """
     return passes(config, rows, length).forward.flops
 
 
 def step_flops(config: Config, rows: int, length: int) -> int:
-    """Forward and backward: each product of the forward has two in the backward."""
+    """Count both passes: each product of the forward pass has two in the backward pass."""
     return 3 * forward_flops(config, rows, length)
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.2) -> float:
-    """Flops per second of a square product, the best of several in `seconds`."""
+    """Measure the flops per second of a square product, the best result within `seconds`."""
     n, timed = 1024, _seconds_on_cpu
-    if device.type == "cuda":  # three matrices take a quarter of what is free at the most
+    if device.type == "cuda":  # three matrices use at most a quarter of the free memory
         free, _ = torch.cuda.mem_get_info(device)
         n, timed = 8192 if 4 * 3 * 8192**2 * dtype.itemsize <= free else 4096, _seconds_on_gpu
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
     best, end = float("inf"), time.perf_counter() + seconds
-    a @ b  # the first one loads libraries
+    a @ b  # the first product loads libraries
     while True:
         best = min(best, timed(a, b))
         if time.perf_counter() > end:
@@ -51,8 +51,8 @@ def _seconds_on_cpu(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _seconds_on_gpu(a: torch.Tensor, b: torch.Tensor) -> float:
-    """A product's seconds by the GPU's clock, the mean of several: a launch and a wait for each
-    would be counted as arithmetic."""
+    """Measure a product's seconds by the GPU's clock, as the mean of several, because a launch and
+    a wait for each product would be counted as arithmetic."""
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     began.record()
     for _ in range(TOGETHER):

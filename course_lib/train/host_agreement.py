@@ -1,7 +1,7 @@
-"""Hosts that train together: the same releases, the same call, clocks that agree, one folder.
+"""Hosts that train together: the same releases, the same call, similar clocks, one shared folder.
 
-What differs is said before the first step, with the names of the hosts: later, a difference would
-be another curve, or a rank that waits. Lesson 08.
+Differences are reported before the first step with the hosts' names. Later, a difference would
+change the curve or block a rank. Lesson 08.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import course_lib
 from course_lib import ranks
 from course_lib.train.options import Options, Refused
 
-APART = 60.0  # seconds that clocks may differ by
-TOKEN = ".~shared-{}"  # a file by which hosts see that a folder is one
-SEEN = 10.0  # seconds that a file may take to be seen on another host
+APART = 60.0  # maximum difference of clocks in seconds
+TOKEN = ".~shared-{}"  # a file that shows whether hosts share the folder
+SEEN = 10.0  # seconds until a file must be visible on other hosts
 
 
 @dataclass(frozen=True)
 class HostReport:
-    """What a rank runs, and where."""
+    """A rank's software, options, host and clock."""
 
     rank: int
     host: str
@@ -49,11 +49,11 @@ def report_of(me: ranks.Me, options: Options) -> HostReport:
 
 
 def check_alike(me: ranks.Me, options: Options) -> None:
-    """Refuse ranks that run another release, or were called otherwise; say whose clock is off.
-    Every rank calls it. On one host there is nothing to compare."""
+    """Refuse ranks with different releases or options, and report clocks that differ. Every rank
+    calls it. On a single host there is nothing to compare."""
     if me.local_world == me.world:
         return
-    dist.barrier()  # so that all look at their clocks at about one time
+    dist.barrier()  # so that all ranks read their clocks at about the same time
     reports: list = [None] * me.world
     dist.all_gather_object(reports, report_of(me, options))
     difference = first_difference(reports)
@@ -65,27 +65,27 @@ def check_alike(me: ranks.Me, options: Options) -> None:
 
 
 def first_difference(reports: list[HostReport]) -> str:
-    """The first thing in which a rank is not as rank 0; nothing where all are alike."""
+    """Describe the first difference between a rank and rank 0; empty if all are equal."""
     first = reports[0]
     for other in reports[1:]:
         where = f"rank 0 on {first.host} and rank {other.rank} on {other.host}"
         for name, version in first.releases.items():
             if other.releases.get(name) != version:
                 return (
-                    f"{where} have {name} {version} and {other.releases.get(name)}: install the "
-                    "same on every host (`make setup` takes what constraints.txt names)"
+                    f"{where} have {name} {version} and {other.releases.get(name)}. Install the "
+                    "same release on every host (`make setup` uses constraints.txt)"
                 )
         for name, value in first.options.items():
             if other.options.get(name) != value:
                 return (
                     f"{where} were started with --{name.rstrip('_').replace('_', '-')} {value} and "
-                    f"{other.options.get(name)}: run the same command on every host"
+                    f"{other.options.get(name)}. Run the same command on every host"
                 )
     return ""
 
 
 def clocks(reports: list[HostReport]) -> str:
-    """Which host's clock is far from rank 0's; nothing where all agree."""
+    """Describe the clock that differs most from rank 0's; empty if all clocks agree."""
     first = reports[0]
     off = {r.host: r.clock - first.clock for r in reports if abs(r.clock - first.clock) > APART}
     if not off:
@@ -93,13 +93,13 @@ def clocks(reports: list[HostReport]) -> str:
     host, seconds = max(off.items(), key=lambda item: abs(item[1]))
     way = "ahead of" if seconds > 0 else "behind"
     return (
-        f"the clock of {host} is {abs(seconds):.0f} s {way} that of {first.host}: times in their "
-        "logs cannot be compared; let NTP set both"
+        f"the clock of {host} is {abs(seconds):.0f} s {way} that of {first.host}, so times in "
+        "their logs cannot be compared; set both clocks by NTP"
     )
 
 
 def check_shared(folder: Path, me: ranks.Me) -> None:
-    """Refuse a folder that is not the same one on every host, since all write a checkpoint's files.
+    """Refuse a folder that hosts do not share, since all ranks write a checkpoint's files into it.
     Every rank calls it."""
     token = [f"{socket.gethostname()}-{os.getpid()}" if me.rank == 0 else ""]
     dist.broadcast_object_list(token, src=0)
@@ -119,7 +119,7 @@ def check_shared(folder: Path, me: ranks.Me) -> None:
     hosts = sorted({host for host in blind if host})
     if hosts:
         raise Refused(
-            f"--out {folder} is another folder on {', '.join(hosts)} than on rank 0's host, and "
-            "every rank writes its part of a checkpoint there: name a folder that all hosts share "
-            "(NFS, Lustre), by the same path"
+            f"--out {folder} is a different folder on {', '.join(hosts)} than on rank 0's host, "
+            "but every rank writes its part of a checkpoint there. Name a folder that all hosts "
+            "share (NFS, Lustre) under the same path"
         )

@@ -1,6 +1,6 @@
-"""What a run leaves and shows: its curve, its checkpoints, its report, and where it goes on.
+"""A run's records and displays: its curve, its checkpoints, its report, and its starting point.
 
-The training loop calls `begin` before its first step and `after` after every one; all ranks do.
+The training loop calls `begin` before its first step and `after` after each step, on all ranks.
 Lesson 12.
 """
 
@@ -31,11 +31,11 @@ from course_lib.train.text import Text
 from course_lib.zero import Engine
 
 CURVE = "loss.csv"
-SETTLE = 5.0  # seconds for a checkpoint that is being written when a run fails
+SETTLE = 5.0  # seconds for an unfinished checkpoint when a run fails
 
 
 class Journal:
-    """A context, which closes the curve and the display."""
+    """A context manager that closes the curve and the display."""
 
     def __init__(self, options: Options, me: ranks.Me, out: Path, stop: Stop, show: Show):
         self.options, self.me, self.out, self.stop, self.show = options, me, out, stop, show
@@ -44,30 +44,30 @@ class Journal:
         self.text: Text
         self.meter: Meter
         self.report: RunReport
-        self.reports: list[dict] = []  # of all ranks, once a step was measured
+        self.reports: list[dict] = []  # of all ranks, after a step was measured
         self.curve: Curve | None = None
         self.saved: Path | None = Path(options.checkpoint) if options.checkpoint else None
         self.pending: checkpoint.Saving | None = None
-        self.copied = False  # for a checkpoint that is written later
+        self.copied = False  # for a checkpoint that is written in the background
         self.stopped: str | None = None
-        self.final: float | None = None  # a validation loss that is in no line of the curve
+        self.final: float | None = None  # a validation loss that is not in the curve
         self.done = 0  # steps
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.pending is not None:  # something has failed: what can still become whole may
+        if self.pending is not None:  # after an error, let a checkpoint finish
             self.pending.settle(SETTLE)
         with contextlib.suppress(OSError):
             if self.curve is not None:
                 self.curve.close()
-        with contextlib.suppress(OSError):  # the engine has removed its files, if it had any
+        with contextlib.suppress(OSError):  # the engine has removed its files, if any
             (self.out / NOWHERE).rmdir()
         self.show.close()
 
     def begin(self, engine: Engine, mesh: DeviceMesh, text: Text, meter: Meter) -> int:
-        """Bring back what a checkpoint has, and open the curve; the steps that are done."""
+        """Restore a checkpoint, if any, and open the curve; return the completed steps."""
         options, path = self.options, self.saved
         self.engine, self.mesh, self.text, self.meter = engine, mesh, text, meter
         record: dict = {}
@@ -87,7 +87,7 @@ class Journal:
         return self.done
 
     def after(self, step: int, result: StepResult, rate: float) -> None:
-        """A step has been made: show it, write it down, save it where it is due."""
+        """Process a completed step: show it, record it, and save if due."""
         self.done, options = step, self.options
         validation = None
         if options.validate_every and step % options.validate_every == 0:
@@ -99,8 +99,8 @@ class Journal:
             if self.curve is not None:
                 self.curve.add(point)
         except OSError as error:
-            why = f"{self.curve.path} could not be written: {error.strerror or error}"
-            raise Failed(f"step {step}: {why}; {self._go_on()}") from error
+            why = f"{self.curve.path} could not be written ({error.strerror or error})"
+            raise Failed(f"step {step}: {why}. {self._go_on()}") from error
         if self.meter.report is not None and not self.reports:
             self.reports = self.meter.of_all_ranks()
             self.report.memory = max(report["peak"] for report in self.reports)
@@ -112,7 +112,7 @@ class Journal:
             self.stopped = _who_stopped(self.stop)
 
     def outcome(self) -> dict:
-        """What is said at the end, and what --json prints."""
+        """Print the closing messages, and return the content for --json."""
         path, summary = self.out / CURVE, self.report.summary()
         points = [] if self.curve is None else self.curve.points
         validation = [(p.step, p.validation) for p in points if p.validation is not None]
@@ -122,7 +122,7 @@ class Journal:
             self.report.say(f"validation loss {self.report.validation:.4f}")
         if self.stopped:
             self.report.say(
-                f"stopped after step {self.done} by {self.stopped}; go on with --resume --out "
+                f"stopped after step {self.done} by {self.stopped}; continue with --resume --out "
                 f"{self.out}"
             )
         self.report.say(
@@ -140,10 +140,10 @@ class Journal:
     def _validate(self) -> float | None:
         with self.report.apart():
             loss = self.text.validation_loss(self.engine.module)
-        if loss is not None and not math.isfinite(loss):  # the same on all ranks
+        if loss is not None and not math.isfinite(loss):  # equal on all ranks
             raise Failed(
-                f"step {self.done}: the validation loss is {loss} after it; nothing of it is "
-                f"saved. {REMEDY}"
+                f"step {self.done}: the validation loss is {loss} after this step, and nothing of "
+                f"it is saved. {REMEDY}"
             )
         self.report.validation = loss
         return loss
@@ -171,7 +171,7 @@ class Journal:
                 )  # fmt: skip
         except (OSError, CheckpointError) as error:
             raise Failed(
-                f"step {self.done} could not be saved: {error}; {self._go_on()}"
+                f"step {self.done} could not be saved: {error}. {self._go_on()}"
             ) from error
         if not later:
             self.saved = saved
@@ -180,24 +180,24 @@ class Journal:
         if not self.copied:
             self.copied = True
             self.report.say(
-                f"checkpoints are written while the training goes on, from a copy of "
+                "checkpoints are written during the training from a copy of "
                 f"{saved.staged_bytes:,} bytes in this rank's host memory"
             )
 
     def _land(self) -> None:
-        """Wait for the checkpoint that is being written, if there is one."""
+        """Wait for the unfinished checkpoint, if there is one."""
         if self.pending is not None:
             pending, self.pending = self.pending, None
             self.saved = pending.wait()
 
     def _go_on(self) -> str:
-        """What is there to go on from once there is room."""
+        """Suggest how to continue after freeing disk space."""
         if self.saved is None:
-            return "there is no checkpoint yet: make room, or name another --out, and begin again"
-        return f"{self.saved} stays: make room, and go on from it with --resume"
+            return "There is no checkpoint yet; free disk space or name a different --out"
+        return f"Free disk space, and continue from {self.saved} with --resume"
 
     def _open_curve(self, digest: str | None) -> None:
-        """The curve on rank 0; what is wrong with it is known to all ranks."""
+        """Open the curve on rank 0; an error is raised on all ranks."""
         what = f"--out {self.out}"
         try:
             with together([dist.group.WORLD], what):
@@ -206,26 +206,24 @@ class Journal:
                     what = "the loss curve"
                     self.curve = Curve(self.out / CURVE, self.done, digest)
         except (OSError, ValueError) as error:
-            remedy = "; name a folder to write into" if isinstance(error, OSError) else ""
+            remedy = "; name a writable folder" if isinstance(error, OSError) else ""
             raise Failed(f"{what}: {error}{remedy}") from error
 
     def _say_from_where(self, path: Path) -> None:
         options, say = self.options, self.report.say
         if self.done >= options.steps:
             say(
-                f"the run in {self.out} is finished: it stands at step {self.done} of "
-                f"{options.steps}; to go on, take --steps above {self.done}"
+                f"the run in {self.out} is finished (it is at step {self.done} of "
+                f"{options.steps}); to continue, set --steps above {self.done}"
             )
         else:
             say(f"going on after step {self.done}, from {path}")
         if self.curve is not None and not self.curve.whole:
-            say(
-                f"{self.curve.path} holds no line up to step {self.done}: the curve begins after it"
-            )
+            say(f"{self.curve.path} has no line up to step {self.done}, so it starts after that")
 
 
 def _who_stopped(stop: Stop) -> str:
-    """The signal's name, on whichever rank it came."""
+    """Return the names of the signals that arrived, on any rank."""
     names: list = [None] * dist.get_world_size()
     dist.all_gather_object(names, stop.signal.name if stop.signal else None)
     return " and ".join(sorted({name for name in names if name}))

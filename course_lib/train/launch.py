@@ -1,7 +1,7 @@
-"""Ranks on this host without a launcher: they meet in a file, and nobody listens on a port for it.
+"""Ranks on this host without a launcher: they meet in a file, so no port is open.
 
-All end with the first that fails, whose cause is told; a signal goes on to all of them; and if this
-process is killed, they notice and end as well. Lesson 08.
+When a rank fails, all ranks end, and the cause is reported. All ranks receive signals. If this
+process is killed, the ranks notice it and end too. Lesson 08.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from course_lib.train.stop import heard, insists
 
 PROG = "course train"
 MOST = 1024  # processes of one run on a host
-GRACE = 3.0  # seconds that the others get to end by themselves after one has failed
-ENDING = 5.0  # and all of them after a second signal
+GRACE = 3.0  # seconds for the others to end after one has failed
+ENDING = 5.0  # seconds for all of them to end after a second signal
 ABOUT = """
-Two replicas of a model on two ranks each, with all that is sharded in files, and a picture:
+Example with two replicas on two ranks each, all shards in files, and a plot:
     course train --ranks 4 --tp 2 --stage 3 --offload nvme --plot
 
-The ranks of this host meet through a file, and talk over loopback alone. torchrun starts them as
-well, on one host or on many: its own store listens on all interfaces, and asks for no password.
-    .venv/bin/torchrun --standalone --nproc-per-node 2 -m course_lib.train --tp 2 --steps 200
+The ranks of this host meet through a file and communicate only over loopback.
+torchrun can also start them, on one host or many, but its store listens on all
+interfaces and has no password.
+    .venv/bin/torchrun --standalone --nproc-per-node 2 -m course_lib.train --tp 2
     srun .venv/bin/python -m course_lib.train --tp 2 --steps 200 --out /shared/run
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start the ranks of a run and wait for them: 0, 1 for a failure, 2 for a wrong call."""
+    """Start the ranks of a run and wait for them: 0 success, 1 failure, 2 wrong call."""
     if {"-h", "--help"} & set(argv):
         print(parser(PROG).format_help() + ABOUT, file=Unbroken(sys.stdout), flush=True)
         return 0
@@ -60,9 +61,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _count(options: Options) -> int:
-    """How many ranks to start: as many as were asked for, as had the run that goes on, as --tp."""
+    """Return the number of ranks to start: --ranks, or the resumed run's number, or --tp."""
     if not 0 <= options.ranks <= MOST:
-        raise Refused(f"--ranks {options.ranks} has to be a whole number from 0 to {MOST}")
+        raise Refused(f"--ranks {options.ranks} must be an integer from 0 to {MOST}")
     if options.ranks:
         return options.ranks
     if options.resume and options.out:
@@ -71,22 +72,22 @@ def _count(options: Options) -> int:
 
 
 class _Ranks:
-    """The processes of a run, and how each has ended."""
+    """The processes of a run, and their exit codes."""
 
     def __init__(self, count: int, argv: Sequence[str], meeting: Rendezvous, options: Options):
         self.signals: list[signal.Signals] = []
-        self.ended: dict[int, int] = {}  # rank to exit code, in the order in which they ended
+        self.ended: dict[int, int] = {}  # rank → exit code, in the order of ending
         self.out, self.ready, self.early = options.out or None, 0, False
-        self.unheard = False  # a second signal ended no rank
+        self.unheard = False  # True if no rank ended after a second signal
         for one in heard():
             signal.signal(one, lambda number, frame: self._hear(signal.Signals(number)))
-        alive, self.lifeline = os.pipe()  # its end closes when this process ends, however it does
-        self.hears, ready = os.pipe()  # a byte from each rank that a signal no longer kills
+        alive, self.lifeline = os.pipe()  # its end closes when this process ends in any way
+        self.hears, ready = os.pipe()  # a byte from each rank that handles signals
         os.set_blocking(self.hears, False)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         threads = {"OMP_NUM_THREADS": str(max(1, cores // count))}
         self.ranks: list[Process] = []
-        self.printed: list[IO[bytes]] = []  # files without a name, which nobody has to remove
+        self.printed: list[IO[bytes]] = []  # unnamed files, which need no removal
         self.closing = contextlib.ExitStack()
         try:
             for rank in range(count):
@@ -108,7 +109,7 @@ class _Ranks:
             self.signals.append(number)
 
     def wait(self) -> int:
-        """Until all have ended; the exit code of the run."""
+        """Wait until all ranks have ended; return the exit code of the run."""
         forwarded, limit, killed = 0, float("inf"), False
         while len(self.ended) < len(self.ranks):
             for rank, process in enumerate(self.ranks):
@@ -118,7 +119,7 @@ class _Ranks:
                     if code:
                         limit = min(limit, time.monotonic() + GRACE)
             while forwarded < len(self.signals):
-                # Without all of its ranks a group does not begin: nothing is lost with them.
+                # A group needs all of its ranks to start training, so nothing is lost.
                 self.early = self.early or not (forwarded or self._all_ready() or self.ended)
                 if self.early:
                     limit = 0.0
@@ -155,26 +156,24 @@ class _Ranks:
     def _outcome(self) -> int:
         if self.early:
             _say(
-                f"ended by {self.signals[0].name} while the ranks were being started, so nothing "
-                f"was trained. {_how_to_go_on(self.out) if self.out else 'Start again'}"
+                f"ended by {self.signals[0].name} while the ranks were starting, so nothing was "
+                f"trained. {_how_to_go_on(self.out) if self.out else 'Start again'}"
             )
         elif self.unheard:
-            _say(
-                f"no rank ended within {ENDING:g} s of a second signal, so all of them were killed"
-            )
+            _say(f"no rank ended within {ENDING:g} s of a second signal, so all ranks were killed")
         if self.early or len(self.signals) > 1:
             return 128 + self.signals[0]
         failed = [(rank, code) for rank, code in self.ended.items() if code]
         if not failed:
             return 0
-        # Who lost a neighbour says nothing: the first that speaks, or was killed, is the cause.
+        # A rank that lost a neighbour prints nothing; the first that prints or dies is the cause.
         causes = [(r, code) for r, code in failed if code < 0 or (r and self._words(r))]
         rank, code = (causes or failed)[0]
         if rank:
             sys.stderr.write(self._words(rank))
         if code < 0:
             _say(
-                f"rank {rank} was ended by {signal.Signals(-code).name}; so the other ranks were "
+                f"rank {rank} was ended by {signal.Signals(-code).name}, so the other ranks were "
                 f"ended too. {_how_to_go_on(self.out)}"
             )
         return 1 if code < 0 else code
@@ -189,7 +188,7 @@ def _say(text: str) -> None:
 
 
 def _numbers(rank: int, count: int) -> dict[str, str]:
-    """What a rank reads of itself, and where it finds this library."""
+    """Return the variables for a rank's identity and for finding this library."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -204,7 +203,7 @@ def _started(
     output: int,
     errors: int,
 ) -> Process:
-    """One rank. An interrupt from the keyboard comes through the launcher, once."""
+    """Start one rank, which a keyboard interrupt reaches only once, through the launcher."""
     named = {name: str(number) for name, number in pipes.items()} | {RENDEZVOUS: meeting.path}
     return start_here(
         Wanted(
@@ -216,18 +215,18 @@ def _started(
             errors=errors,
         ),
         [sys.executable, "-m", "course_lib.train", *argv],
-        modules=("torch._dynamo",),  # which an optimizer's first step imports
+        modules=("torch._dynamo",),  # an optimizer's first step imports it
     )
 
 
 def _how_to_go_on(out: str | None) -> str:
-    """What is true of the last checkpoint, as it is on the disk now."""
+    """Describe the last checkpoint as it is on the disk now."""
     if out is None:
         return "A checkpoint, if one was written, is in the newest folder of runs/"
     try:
         path, _ = last(Path(out))
     except Refused:
-        return f"There is no checkpoint in {out}: start again"
+        return f"There is no checkpoint in {out}, so start again"
     except ValueError as error:
         return str(error)
-    return f"Go on from {path} with --resume --out {out}"
+    return f"Continue from {path} with --resume --out {out}"

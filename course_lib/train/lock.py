@@ -1,7 +1,7 @@
-"""The folder of a run is that run's alone: rank 0 holds a lock on a file in it while it lives.
+"""The lock on a run's folder: rank 0 holds it on a file there, so no second run can use the folder.
 
-The kernel drops a lock when the process that holds it ends, however that ends: a killed run leaves
-nothing that stands in the way. All ranks hear who holds a folder that is taken. Lesson 08.
+The kernel releases a lock when its process ends in any way, so a killed run blocks nothing. If the
+folder is taken, all ranks learn its owner. Lesson 08.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ LOCK = ".run.lock"
 
 @contextlib.contextmanager
 def locked_folder(options: Options, me: ranks.Me) -> Iterator[Path]:
-    """The run's folder (by default a new one below runs/), made where it is missing, as long as the
-    body runs. Every rank calls it; where the folder is another run's, every rank refuses."""
+    """Yield the run's folder (by default a new one below runs/), created if missing and locked
+    during the body. Every rank calls it; if a different run holds the folder, all ranks refuse."""
     out = Path(options.out) if options.out else None
     lock, reply = None, ["", ""]
     if me.rank == 0:
         try:
             lock = Lock(out, me.world)
-            check_folder(options)  # not before nobody else writes there
+            check_folder(options)  # only when no other run can write there
             reply[0] = str(lock.folder)
         except (Refused, CheckpointError) as refusal:
             reply[1] = str(refusal)
         except OSError as error:
-            reply[1] = f"--out {out or 'runs/'}: {error.strerror}; name a folder to write into"
+            reply[1] = f"--out {out or 'runs/'}: {error.strerror}. Name a writable folder"
     try:
         dist.broadcast_object_list(reply, src=0)
         folder, refusal = reply
@@ -56,10 +56,10 @@ def locked_folder(options: Options, me: ranks.Me) -> Iterator[Path]:
 
 
 class Lock:
-    """The lock on a folder, from when it is made until `release`."""
+    """The lock on a folder, from its creation until `release`."""
 
     def __init__(self, folder: Path | None, world: int):
-        self._made: list[Path] = []  # folders that were not there, the innermost first
+        self._made: list[Path] = []  # folders that did not exist, innermost first
         self.folder = self._new() if folder is None else folder
         self._make(self.folder)
         self.path = self.folder / LOCK
@@ -71,11 +71,11 @@ class Lock:
         if self._file is not None:
             since = time.strftime("%Y-%m-%d %H:%M:%S")
             owner = f"process {os.getpid()} on {socket.gethostname()} and its {world} rank(s)"
-            os.ftruncate(self._file, 0)  # what a killed run has left
+            os.ftruncate(self._file, 0)  # content of a killed run
             os.pwrite(self._file, f"another run, {owner}, since {since}".encode(), 0)
 
     def release(self) -> None:
-        """Take the file away while it is held still, and the folders that stayed empty."""
+        """Remove the file while the lock is still held, and the folders that are still empty."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -84,7 +84,7 @@ class Lock:
         self._take_away()
 
     def _claimed(self) -> int | None:
-        """The open file with the lock on it; None where the file system has no locks."""
+        """Return the locked open file, or None if the file system has no locks."""
         while True:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -93,24 +93,24 @@ class Lock:
                     return file
             except BlockingIOError as error:
                 holder = os.pread(file, 1000, 0).decode(errors="replace")
-                holder = holder or "another run, which has only just begun"
+                holder = holder or "another run, which has just started"
                 os.close(file)
                 raise Refused(
-                    f"--out {self.folder} is in use by {holder}; name another --out, or end that "
-                    "run first: two runs in one folder overwrite each other's checkpoints"
+                    f"--out {self.folder} is in use by {holder}; name a different --out, or end "
+                    "that run first (two runs overwrite each other's checkpoints)"
                 ) from error
             except OSError as error:
                 os.close(file)
                 print(
                     f"course train: --out {self.folder} is on a file system without locks "
-                    f"({error.strerror}); see to it that no other run writes there",
+                    f"({error.strerror}), so make sure that no other run writes there",
                     file=sys.stderr,
                 )
                 return None
-            os.close(file)  # another run took the file away after it was opened here
+            os.close(file)  # a different run removed the file after it was opened here
 
     def _new(self) -> Path:
-        """A folder named after the time; two runs of one second take two."""
+        """Create a folder named after the time; two runs in the same second get two folders."""
         stem = time.strftime("runs/%Y%m%d-%H%M%S")
         self._make(Path("runs"))
         for number in itertools.count(1):
@@ -127,14 +127,14 @@ class Lock:
         self._made = [*missing, *self._made]
 
     def _take_away(self) -> None:
-        """A run that was refused leaves no folder; one that holds a file stays."""
+        """Remove the folders of a refused run; folders with a file are kept."""
         for folder in self._made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether the open file is the one with that name still."""
+    """Return True if the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

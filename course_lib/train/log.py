@@ -1,7 +1,7 @@
-"""MFU from the log of a training run: the lines that `course train` prints, read again.
+"""MFU from the log of a training run, computed from the lines that `course train` prints.
 
-A line's speed is that of the steps since the line before it, so a run's is their harmonic mean: all
-tokens over all seconds. Lesson 15.
+A line's speed covers the steps since the previous line. A run's speed is the harmonic mean of these
+speeds, weighted by steps, which is all tokens over all seconds. Lesson 15.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GOING_ON = re.compile(r"going on after step (\d+)\b")
 
 
 class Stretch(NamedTuple):
-    """So many steps, up to and with `step`, at that many tokens per second of all ranks."""
+    """Some steps up to and including `step`, with their tokens per second over all ranks."""
 
     step: int
     steps: int
@@ -26,9 +26,9 @@ class Stretch(NamedTuple):
 
 
 def stretches(lines: Iterable[str]) -> list[Stretch]:
-    """What each line of a log says of the steps since the one before; other text is passed over.
+    """Return each log line's stretch since the previous line; other text is ignored.
 
-    A run that was resumed says so, and its first stretch begins there.
+    A resumed run prints the step after which it continues, and its first stretch starts there.
     """
     records: list[Stretch] = []
     done = 0
@@ -39,7 +39,7 @@ def stretches(lines: Iterable[str]) -> list[Stretch]:
             step, speed = int(told[1]), float(told[2].replace(",", ""))
             if step <= done:
                 raise ValueError(
-                    f"step {step} comes after step {done}: two runs are in this log; take one"
+                    f"step {step} follows step {done}, so this log has two runs; use one run"
                 )
             records.append(Stretch(step, step - done, speed))
             done = step
@@ -47,28 +47,28 @@ def stretches(lines: Iterable[str]) -> list[Stretch]:
 
 
 def mfu(tokens_per_second: float, config: Config, length: int, peak: float) -> float:
-    """Model flops per second over `peak`, that of all ranks together, in flops per second."""
+    """Compute model flops per second over `peak`, the flops per second of all ranks together."""
     if not peak > 0:
-        raise ValueError(f"peak={peak}: the flops per second of all ranks are above 0")
+        raise ValueError(f"peak={peak} must be the flops per second of all ranks, above 0")
     return step_flops(config, 1, length) / length * tokens_per_second / peak
 
 
 def mfu_of_log(
     lines: Iterable[str], config: Config, length: int, peak: float, *, skip: int = 1
 ) -> float:
-    """MFU of a run of sequences of `length` tokens, from its log.
+    """Compute the MFU of a run with sequences of `length` tokens from its log.
 
-    `skip` leaves out the first lines, of steps that load libraries and fill buffers.
+    `skip` omits the first lines, whose steps load libraries and fill buffers.
     """
     found = stretches(lines)
     counted = [stretch for stretch in found[skip:] if stretch.tokens_per_second > 0]
     if not counted:
         raise ValueError(
-            f"the log has {len(found)} line(s) with a step and its tokens/s, and skip={skip} of "
-            "them are left out: hand over what `course train` prints, with --log-every as small "
-            "as the run is short"
+            f"the log has {len(found)} line(s) with a step and its tokens/s, but skip={skip} of "
+            "them are omitted. Pass the output of `course train`, with a small --log-every for a "
+            "short run"
         )
     steps = sum(stretch.steps for stretch in counted)
-    # For a token a step.
+    # for one token per step
     seconds = sum(stretch.steps / stretch.tokens_per_second for stretch in counted)
     return mfu(steps / seconds, config, length, peak)

@@ -1,6 +1,6 @@
-"""The refusal of a run that memory is too short for: the need of its states, and how to lower it.
+"""The error of a run without enough memory: the bytes of its states, and how to reduce them.
 
-The closed forms of lesson 12 for the model that was asked for; activations are not counted.
+It uses lesson 12's closed forms for the requested model; activations are not counted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SHORT = ("can't allocate memory", "out of memory", "cannot allocate memory")
 
 
 def is_short(error: BaseException) -> bool:
-    """Tell an allocation that failed from every other error; torch's own is a RuntimeError."""
+    """Return True for a failed allocation; torch's own error is a RuntimeError."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(x in str(error).lower() for x in SHORT)
 
 
 def needs(error: BaseException, options: Options, rank: int, world: int) -> str:
-    """What could not be allocated, what the states of this rank need, and what needs less."""
+    """Describe the failed allocation, the bytes of this rank's states, and remedies."""
     size = re.search(r"tried to allocate ([\d.]+ ?[A-Za-z]+)", str(error), re.IGNORECASE)
     more = f" for {size[1]} more" if size else ""
     return f"there is no memory{more}. {_states(options, rank, world)}"
@@ -36,7 +36,7 @@ def _states(options: Options, rank: int, world: int) -> str:
     lower += ["--offload nvme" * (options.offload != "nvme")]
     remedies = f"{', '.join(filter(None, lower))} or fewer --rows"
     if options.from_ or options.checkpoint:
-        return f"Take {remedies}"
+        return f"Use {remedies}"
     config = options.config()
     params = params_of_rank(config, options.tp, rank % options.tp)
     dtype = getattr(torch, options.precision)
@@ -47,5 +47,5 @@ def _states(options: Options, rank: int, world: int) -> str:
     where = "" if options.offload == "none" else ", offload included"
     return (
         f"The states of its {params:,} parameters need {held / GIB:,.1f} GiB on each rank{where}, "
-        f"before any activation. Take a smaller model, {remedies}"
+        f"before any activation. Use a smaller model, {remedies}"
     )

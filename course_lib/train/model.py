@@ -1,7 +1,7 @@
-"""The model of a run: new from one seed, from a checkpoint of anybody's, or the one it had.
+"""The model of a run: new from one seed, from any checkpoint, or from the run's own checkpoint.
 
-A new model is the same for any layout, each parameter drawn from a seed of its own. At stage 3 no
-rank ever holds its part over tp whole: the engine asks for one parameter after another. Lesson 08.
+A new model is the same for any layout, because each parameter has its own seed. At stage 3 no rank
+ever holds its full tp shard: the engine requests one parameter at a time. Lesson 08.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from course_lib.train.record import Failed, config_of, read
 
 
 class Start:
-    """Fills a new model's parameters by name, as an engine of stage 3 asks for them."""
+    """A callable that fills a new model's parameters by name, as a stage 3 engine requests."""
 
     def __init__(self, model: GPT, seed: int):
         self.model, self.seed = model, seed
@@ -38,39 +38,39 @@ class Start:
 
     @torch.no_grad()
     def __call__(self, name: str, part: Tensor) -> None:
-        """Put this rank's part over tp of the initial numbers into `part`."""
+        """Write this rank's tp shard of the initial elements into `part`."""
         digest = hashlib.sha256(name.encode()).digest()
         dense = torch.empty(self.weights[name].shape, device=host_of(part.device))
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(mix(self.seed, int.from_bytes(digest[:4], "big")))
             self.model.start_one(name, dense)
         piece, at = self.pieces[name], 0
-        part.zero_()  # padding: rows of no word
+        part.zero_()  # padding: rows without a vocabulary entry
         for start, stop in piece.spans:
             source = dense.narrow(piece.dim, start, stop - start)
             part.narrow(piece.dim, at, stop - start).copy_(source)
             at += stop - start
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 class Later:
-    """Fills a model whose weights come with the optimizer's states, after the engine was made."""
+    """A callable that fills a model with zeros, because a checkpoint is loaded into it later."""
 
     def __call__(self, name: str, part: Tensor) -> None:
         part.zero_()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 Fill = Start | Later | Filler
 
 
 def make_model(options: Options, me: ranks.Me, mesh: DeviceMesh) -> tuple[GPT, Fill | None]:
-    """The model, sharded over tp, on this rank's device and in training mode; all ranks call it.
-    At stage 3 it is without numbers, and what fills it comes with it."""
+    """Create the model, sharded over tp, on this rank's device and in training mode; all ranks call
+    this. At stage 3 the model has no elements yet, and a filler is returned with it."""
     if options.checkpoint:
         model, fill = _saved(options, mesh)
     elif options.from_:
@@ -88,16 +88,16 @@ def make_model(options: Options, me: ranks.Me, mesh: DeviceMesh) -> tuple[GPT, F
         fill = None
     if options.length > model.config.length:
         raise Refused(
-            f"--length {options.length} is longer than the {model.config.length} tokens that the "
-            f"model of {options.from_ or options.checkpoint} was made for; take --length "
-            f"{model.config.length} or less"
+            f"--length {options.length} is longer than the {model.config.length} tokens of the "
+            f"model of {options.from_ or options.checkpoint}; use --length {model.config.length} "
+            "or less"
         )
     return model.train(), fill
 
 
 @contextlib.contextmanager
 def going_on(path: Path | str) -> Iterator[None]:
-    """What is wrong with a checkpoint is known to all ranks."""
+    """Turn a checkpoint's errors into an error that all ranks know."""
     try:
         yield
     except (OSError, ValueError) as error:

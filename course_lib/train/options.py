@@ -1,7 +1,7 @@
-"""Options of a training run: read once from a command line or a JSON file, checked, handed on.
+"""Options of a training run: read once from a command line or a JSON file, and checked.
 
-A misspelt name is an error with the near one beside it, never a default that stays in place. What
-an option changes is derived in lessons 04 to 12.
+A misspelt name is an error that shows the nearest name, and is never silently ignored. The effects
+of the options are derived in lessons 04 to 12.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.gpt import Config
 
 
 class Refused(ValueError):
-    """The call cannot work as it was typed: every rank finds that out by itself."""
+    """The error for an impossible call; every rank detects it itself."""
 
 
 def _option(default: object, text: str, **more: object):
@@ -26,110 +26,107 @@ def _option(default: object, text: str, **more: object):
 
 @dataclass(frozen=True)
 class Options:
-    """One run. The names are those of the command line, with - for _; the last two are not typed:
-    which options were, and the checkpoint that the run goes on from."""
+    """The options of one run, named as on the command line, but with _ for -. The last two are not
+    typed: `typed` lists the typed options, and `checkpoint` is where the run continues."""
 
-    family: str = _option("gpt2", "the model's family", choices=("gpt2", "llama"))
-    hidden: int = _option(128, "width of the model")
-    layers: int = _option(4, "number of blocks")
-    heads: int = _option(4, "query heads")
-    kv_heads: int = _option(0, "key/value heads; 0: as many as heads")
-    inner: int = _option(0, "width of the MLP; 0: four times the hidden size")
-    vocabulary: int = _option(2039, "entries of the tokenizer, which is trained on the corpus")
-    dropout: float = _option(0.0, "probability of dropout, everywhere")
-    from_: str = _option("", "a folder or a hub name whose weights to begin with", name="--from")
-    ranks: int = _option(0, "ranks that `course train` starts on this host; 0: as many as --tp")
-    tp: int = _option(
-        1, "tensor parallelism: ranks that one model is sharded over; the rest are dp"
-    )
-    sequence: bool = _option(False, "sequence parallelism: shard the tokens between the layers too")
-    stage: int = _option(
-        0,
-        "ZeRO: 0 shards nothing over dp, 1 optimizer states, 2 gradients too, 3 parameters too",
-        choices=(0, 1, 2, 3),
-    )
-    offload: str = _option(
-        "none",
-        "what holds the optimizer's part, at stage 3 the parameters too: the device "
-        "(none), the host (cpu), files (nvme)",
-        choices=("none", "cpu", "nvme"),
-    )
-    offload_parameters: bool = _option(
-        True, "stage 3: --no-offload-parameters keeps their shards on the device"
-    )
-    offload_optimizer: bool = _option(
-        True, "stage 3 on the host: --no-offload-optimizer keeps the optimizer's part on the device"
-    )
-    offload_folder: str = _option("", "for files, on a local disk; default: offload/ in --out")
-    units: str = _option(
-        "", "stage 3: modules that are gathered as one, such as blocks.*.mlp,head; default: blocks"
-    )
-    fast: bool = _option(
-        False,
-        "stage 3: keep gathered parameters from forward to backward; --lean gathers anew",
-        no="--lean",
-    )
-    precision: str = _option(
-        "float32",
-        "of the weights; 16 bits have a master copy in float32, float16 a loss scale",
-        choices=("float32", "bfloat16", "float16"),
-    )
-    recompute: bool = _option(False, "keep each block's input alone, and recompute its activations")
-    fused_loss: bool = _option(False, "head and loss in one, without the logits")
-    steps: int = _option(200, "optimizer steps, counted from the very first, also after --resume")
-    rows: int = _option(
-        16,
-        "sequences of a step, over all replicas and micro-batches; the tp ranks of one model "
-        "share theirs",
-    )
-    length: int = _option(128, "tokens of a sequence")
-    accumulate: int = _option(
-        1, "gradient accumulation: micro-batches that --rows of a step is divided into"
-    )
-    pack: bool = _option(True, "sequences without regard to documents; --no-pack: one a sequence")
-    corpus_bytes: int = _option(2_000_000, "how much text is read")
-    held_back: float = _option(0.05, "fraction of the tokens that is for the validation loss alone")
-    validate_every: int = _option(50, "steps between validation losses; 0: none")
-    lr: float = _option(1e-3, "learning rate, after the warmup")
-    warmup: int = _option(10, "steps over which the learning rate rises")
-    decay: float = _option(0.1, "weight decay, of parameters with two dims or more")
-    clip: float = _option(1.0, "bound of the gradients' norm; 0: none")
-    seed: int = _option(0, "of the weights, the order of the sequences and the dropout masks")
-    out: str = _option(
-        "",
-        "folder for curve and checkpoints, for all ranks to see; default: a new folder "
-        "runs/DATE-TIME",
-    )
-    save_every: int = _option(0, "steps between checkpoints; one is written at the end in any case")
-    async_save: bool = _option(
-        False, "go on training while a checkpoint is written: its copy takes host memory"
-    )
-    keep: int = _option(2, "how many of the last checkpoints stay")
-    resume: bool = _option(
-        False,
-        "go on from the last checkpoint in --out, at its layout or another: --ranks, --tp, "
-        "--stage, --offload, --precision may change; what changes the curve may not",
-    )
-    log_every: int = _option(10, "steps between lines of progress")
-    peak_tflops: float = _option(0.0, "of one rank, for MFU; 0: measured at the start")
-    timeout: float = _option(600.0, "seconds after which a rank that waits gives up")
-    plot: bool = _option(False, "leave run.png: loss, memory of each rank, bytes of a step")
-    json: bool = _option(False, "one JSON document on standard output at the end")
+    # fmt: off
+    family: str = _option("gpt2", "architecture of the model", choices=("gpt2", "llama"))
+    hidden: int = _option(128, "hidden size of the model")
+    layers: int = _option(4, "number of transformer blocks")
+    heads: int = _option(4, "number of query heads in each block")
+    kv_heads: int = _option(0, "number of key/value heads in each block (0 means as many as query "
+        "heads)")
+    inner: int = _option(0, "inner width of the MLP (0 means four times the hidden size)")
+    vocabulary: int = _option(2039, "vocabulary size of the tokenizer, which is trained on the "
+        "corpus")
+    dropout: float = _option(0.0, "dropout probability of the embedding, the attention weights and "
+        "each branch")
+    from_: str = _option("", "start with the weights of this model, a folder or a name on the "
+        "Hugging Face Hub", name="--from")
+    ranks: int = _option(0, "number of ranks that `course train` starts on this host (0 means as "
+        "many as --tp)")
+    tp: int = _option(1, "tensor parallelism: number of ranks that share one replica of the model")
+    sequence: bool = _option(False, "sequence parallelism: also shard the activations along the "
+        "sequence outside the tensor-parallel layers")
+    stage: int = _option(0, "ZeRO stage: over the replicas, 0 shards nothing, 1 shards the "
+        "optimizer states, 2 also shards the gradients, and 3 also shards the parameters",
+        choices=(0, 1, 2, 3))
+    offload: str = _option("none", "storage of the optimizer states, and with --stage 3 also of "
+        "the parameters: on the device (none), in host memory (cpu), or in files (nvme)",
+        choices=("none", "cpu", "nvme"))
+    offload_parameters: bool = _option(True, "with --stage 3 and --offload: offload the parameter "
+        "shards, or keep them on the device (--no-offload-parameters)")
+    offload_optimizer: bool = _option(True, "with --stage 3 and --offload: offload the optimizer "
+        "states, or keep them on the device (--no-offload-optimizer)")
+    offload_folder: str = _option("", "folder on a local disk for the files of --offload nvme "
+        "(default: the subfolder offload of --out)")
+    units: str = _option("", "names of the modules that --stage 3 gathers, each as a unit, such as "
+        "blocks.*.mlp,head (default: blocks)")
+    fast: bool = _option(False, "with --stage 3: keep the gathered parameters from the forward "
+        "pass to the backward pass", no="--lean",
+        no_help="with --stage 3: free the gathered parameters after the forward pass, and gather "
+        "them again for the backward pass")
+    precision: str = _option("float32", "dtype of the weights (bfloat16 and float16 add float32 "
+        "master weights, and float16 also adds a loss scale)",
+        choices=("float32", "bfloat16", "float16"))
+    recompute: bool = _option(False, "keep only each block's input, and recompute its activations "
+        "in the backward pass")
+    fused_loss: bool = _option(False, "compute the output head and the loss together, without "
+        "storing the logits")
+    steps: int = _option(200, "total number of optimizer steps, including those before --resume")
+    rows: int = _option(16, "number of sequences per step, in total over all replicas and "
+        "micro-batches (the ranks of one replica process the same sequences)")
+    length: int = _option(128, "number of tokens per sequence")
+    accumulate: int = _option(1, "gradient accumulation: number of micro-batches into which the "
+        "sequences of a step are divided")
+    pack: bool = _option(True, "let a sequence continue from one document into the next (with "
+        "--no-pack, each sequence comes from a single document)")
+    corpus_bytes: int = _option(2_000_000, "maximum number of bytes of text to read for the corpus")
+    held_back: float = _option(0.05, "fraction of the corpus that is used only for the validation "
+        "loss")
+    validate_every: int = _option(50, "number of steps between validation losses (0 means no "
+        "validation)")
+    lr: float = _option(1e-3, "learning rate after the warmup")
+    warmup: int = _option(10, "number of steps over which the learning rate rises to --lr")
+    decay: float = _option(0.1, "weight decay of parameters that have two or more dimensions")
+    clip: float = _option(1.0, "maximum gradient norm, to which larger gradients are scaled (0 "
+        "means no limit)")
+    seed: int = _option(0, "random seed for the weights, the order of the sequences and the "
+        "dropout masks")
+    out: str = _option("", "folder for the loss curve and the checkpoints, which all ranks must be "
+        "able to access (default: a new folder runs/DATE-TIME)")
+    save_every: int = _option(0, "number of steps between checkpoints (a checkpoint is always "
+        "written at the end, and 0 means only then)")
+    async_save: bool = _option(False, "continue training while a checkpoint is written (this needs "
+        "host memory for a copy)")
+    keep: int = _option(2, "number of latest checkpoints to keep (older checkpoints are deleted)")
+    resume: bool = _option(False, "continue from the last checkpoint in --out (--ranks, --tp, "
+        "--stage, --offload and --precision may change, but options that change the loss curve "
+        "must stay the same)")
+    log_every: int = _option(10, "number of steps between progress lines")
+    peak_tflops: float = _option(0.0, "peak TFLOP/s of one rank, used to compute MFU (0 means that "
+        "the peak is measured at the start)")
+    timeout: float = _option(600.0, "seconds that a rank waits for another rank before the run "
+        "fails")
+    plot: bool = _option(False, "write run.png to --out, with plots of the loss, and of the memory "
+        "and the sent bytes of each rank")
+    json: bool = _option(False, "print one JSON document to standard output at the end")
+    # fmt: on
     typed: tuple[str, ...] = ()
     checkpoint: str = ""
 
     @property
     def micro_rows(self) -> int:
-        """Sequences of a micro-batch, on all ranks together."""
+        """Sequences of a micro-batch, over all ranks."""
         return self.rows // self.accumulate
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0: up to --lr over the warmup, and then level,
-        so that a run may go on for longer than it was first meant to."""
+        """Return the learning rate of a step, counted from 0: it rises to --lr during the warmup
+        and is then constant, so that a run may continue longer than first planned."""
         return self.lr * min(1.0, (step + 1) / max(1, self.warmup))
 
     def config(self) -> Config:
-        """The model's config; what cannot be one is refused."""
+        """Create the model's config; invalid values are refused."""
         sizes = {key: getattr(self, key) for key in ("vocabulary", "length", "hidden", "layers")}
         make = Config.gpt2 if self.family == "gpt2" else Config.llama
         try:
@@ -141,12 +138,12 @@ class Options:
             raise Refused(str(error)) from error
 
     def as_dict(self) -> dict:
-        """The options alone, for a record."""
+        """Return the options without `typed` and `checkpoint`, for a record."""
         values = asdict(self)
         return {option.name: values[option.name] for option in options()}
 
     def to_json(self) -> str:
-        """All of it, for the ranks that a launcher starts."""
+        """Serialise everything, for the ranks that a launcher starts."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -156,22 +153,22 @@ class Options:
 
 
 def options() -> Iterator[Field]:
-    """The fields that a person can set."""
+    """Yield the fields that a person can set."""
     return (item for item in fields(Options) if "help" in item.metadata)
 
 
-# What may differ when a run goes on: none of it changes the curve by more than a rounding.
+# Options that may differ when a run resumes: they change the curve at most by rounding.
 FREE = {"steps", "out", "resume", "save_every", "keep", "log_every", "peak_tflops", "timeout"}
 FREE |= {"json", "recompute", "fused_loss", "from_", "ranks", "plot", "validate_every", "fast"}
 FREE |= {"offload_folder", "async_save"}
-# How a run is laid out: a checkpoint describes logical tensors, and goes on at any layout.
+# The layout of a run: a checkpoint describes logical tensors, so it continues at any layout.
 LAYOUT = {"tp", "sequence", "stage", "offload", "offload_parameters", "offload_optimizer"}
 LAYOUT |= {"units", "precision"}
 OF_A_NEW_MODEL = {"family", "hidden", "layers", "heads", "kv_heads", "inner", "vocabulary"}
-# Which option begins which part of the help.
+# The first option of each section of the help.
 PARTS = {"family": "model", "ranks": "layout: tensor parallelism, ZeRO, memory"}
 PARTS |= {"steps": "training", "out": "folder, checkpoints, report"}
-# Names that other programs have for these.
+# Names of these options in other programs.
 NEAR = {"--dtype": "--precision", "--zero": "--stage", "--zero-stage": "--stage"}
 
 
@@ -189,18 +186,19 @@ def parser(prog: str) -> argparse.ArgumentParser:
     reader.add_argument(
         "--config",
         metavar="FILE",
-        help="a JSON object of these options; what is typed here counts more",
+        help="JSON file with an object of these options (options on the command line override it)",
     )
     part = reader
     for option in options():
         if option.name in PARTS:
             part = reader.add_argument_group(PARTS[option.name])
-        default = "" if option.default == "" else f" ({option.default})"
+        value = {"True": "on", "False": "off"}.get(str(option.default), option.default)
+        default = "" if value == "" else f" [default: {value}]"
         about: dict = {"help": option.metadata["help"] + default, "dest": option.name}
         if "no" in option.metadata:
             both = part.add_mutually_exclusive_group()
             both.add_argument(_flag(option), action="store_true", **about)
-            about["help"] = f"the opposite of {_flag(option)}, the default"
+            about["help"] = f"{option.metadata['no_help']} [default]"
             both.add_argument(option.metadata["no"], action="store_false", **about)
             continue
         if isinstance(option.default, bool):
@@ -216,7 +214,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str], prog: str = "python -m course_lib.train") -> Options:
-    """The options that somebody typed, or wrote into the file of --config, beside the defaults."""
+    """Merge the typed options, the options in the --config file, and the defaults."""
     reader = parser(prog)
     typed = _typed(reader, argv)
     path = typed.pop("config", None)
@@ -224,14 +222,14 @@ def parse(argv: Sequence[str], prog: str = "python -m course_lib.train") -> Opti
     sizes = [name for name in typed if name in OF_A_NEW_MODEL and typed.get("from_")]
     if sizes:
         raise Refused(
-            f"{flag(sizes[0])} is a size of a new model, and --from brings one with "
-            "sizes of its own; leave one of the two out"
+            f"{flag(sizes[0])} is a size of a new model, but --from brings a model with its own "
+            "sizes; omit one of the two"
         )
     return Options(**typed, typed=tuple(typed))
 
 
 def _typed(reader: argparse.ArgumentParser, argv: Sequence[str]) -> dict:
-    """The options that were typed, by field; a name that is none is refused with a near one."""
+    """Return the typed options by field; an unknown name is refused with the nearest name."""
     known = [text for action in reader._actions for text in action.option_strings]
     for text in argv:
         near = NEAR.get(text.split("=")[0])
@@ -247,7 +245,7 @@ def _typed(reader: argparse.ArgumentParser, argv: Sequence[str]) -> dict:
 
 
 def _near(typed: str, known: Sequence[str]) -> str | None:
-    """The option that a misspelt one resembles; "--no-" before both says nothing of that."""
+    """Find the option that a misspelt one resembles, without comparing a common "--no-"."""
     start = "--no-" if typed.startswith("--no-") else "--"
     alike = {name.removeprefix(start): name for name in known if name.startswith(start)}
     near = difflib.get_close_matches(typed.removeprefix(start), alike, n=1)
@@ -255,7 +253,7 @@ def _near(typed: str, known: Sequence[str]) -> str | None:
 
 
 def flag(name: str) -> str:
-    """An option as it is typed, by the name of its field."""
+    """Return an option as it is typed, from the name of its field."""
     return next(_flag(option) for option in options() if option.name == name)
 
 
@@ -267,9 +265,9 @@ def _from_file(path: Path, reader: argparse.ArgumentParser) -> dict:
     try:
         values = json.loads(path.read_text())
     except OSError as error:
-        raise Refused(f"--config {path}: {error.strerror or error}; name a file that is") from error
+        raise Refused(f"--config {path}: {error.strerror or error}. Name a real file") from error
     except ValueError as error:
-        raise Refused(f"--config {path} is no JSON: {error}") from error
+        raise Refused(f"--config {path} is not JSON: {error}") from error
     if not isinstance(values, Mapping):
         raise Refused(f"--config {path} holds a JSON {type(values).__name__}, not an object")
     by_flag = {_flag(option): option for option in options()}
@@ -289,5 +287,5 @@ def _from_file(path: Path, reader: argparse.ArgumentParser) -> dict:
 
 
 def _opposite(option: Field) -> str:
-    """--lean, --no-pack, …: what switches an option off."""
+    """Return the flag that switches an option off: --lean, --no-pack, …"""
     return option.metadata.get("no", _flag(option).replace("--", "--no-", 1))

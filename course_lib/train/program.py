@@ -1,7 +1,7 @@
 """The training program, top to bottom: mesh, model, optimizer, engine, loop.
 
-Every rank runs it. What a run leaves, shows and goes on from is in journal.py; each call here is
-the subject of a lesson: the step of 08, the stages of 09 to 11, the offload of 12.
+Every rank runs it. Records, displays and resuming are in journal.py. Lesson 08 explains the step,
+lessons 09 to 11 explain the stages, and lesson 12 explains the offload.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BETAS = (0.9, 0.95)
 
 
 def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
-    """Run to the last step, or until somebody asks to stop; what came of it."""
+    """Run to the last step, or until a stop is requested; return the outcome."""
     with all_or_none([dist.group.WORLD], "--precision", error=Refused):
         check_precision(options.precision, me.device)
     check_alike(me, options)
@@ -55,7 +55,7 @@ def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
                 rate = options.rate(done)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-                # Dropout masks follow from seed and step: nothing of the past has to be kept.
+                # Dropout masks follow from seed and step, so no random state has to be kept.
                 seed_all(mix(options.seed, done), replica=mesh.get_group("dp").rank())
                 try:
                     with meter.step(engine):
@@ -70,9 +70,9 @@ def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
 def make_optimizer(
     options: Options, model: nn.Module, *, fused: bool = True
 ) -> torch.optim.Optimizer:
-    """AdamW over the parameters that decay, and those that do not.
+    """Create AdamW with one group of parameters that decay and one of parameters that do not.
 
-    Fused, it makes one pass over a parameter and its states, and counts steps where they are.
+    The fused version passes once over a parameter and its states, and counts steps on the device.
     """
     groups = parameter_groups(model, options.decay)
     return torch.optim.AdamW(groups, lr=options.lr, betas=BETAS, fused=fused)
@@ -86,7 +86,7 @@ def make_engine(
     optimizer: torch.optim.Optimizer,
     out: Path,
 ) -> zero.Engine:
-    """Shard what --stage says over dp, and move what --offload says."""
+    """Create the engine, which shards as --stage states and offloads as --offload states."""
     offload, dp = offload_of(options, out), mesh.get_group("dp")
     if options.offload == "nvme" and computes_on(dp).type != "meta":
         make_folder(offload["folder"])
@@ -109,11 +109,11 @@ def make_engine(
 def one_step(
     options: Options, engine: zero.Engine, text: Text, mesh: DeviceMesh, stop: Stop
 ) -> StepResult:
-    """Lesson 08's step, with the sums over dp, the division and the clipping left to the engine:
-    forward and backward of each micro-batch, then the update that one process would make."""
+    """Run lesson 08's step; the engine sums over dp, divides and clips. Every micro-batch runs
+    forward and backward, and then comes one update, equal to the update of a single process."""
     total, count = 0.0, 0
-    # float16 could not hold the gradients of a sum over tokens: the sum and the number of tokens,
-    # by which the engine divides, are both scaled by a power of two, which rounds nothing.
+    # float16 could not hold the gradients of a sum over tokens. So the sum and the number of
+    # tokens, by which the engine divides, are both scaled by a power of two, which is exact.
     divisor = 1 << (options.micro_rows * options.length).bit_length()
     for micro in range(options.accumulate):
         batch = text.next_batch()
@@ -124,7 +124,7 @@ def one_step(
             engine.step()  # does nothing before the last micro-batch
     sums = tally(total, count, stop.asked, axes(mesh))  # over all ranks
     check_losses(sums, total, axes(mesh))
-    updated, scale = engine.step(), engine.precision.scale  # no update where float16 overflowed
+    updated, scale = engine.step(), engine.precision.scale  # no update if float16 overflowed
     if not updated and scale.value <= scale.least:
-        raise NotFinite("a gradient is infinite at the smallest loss scale too")
+        raise NotFinite("a gradient is infinite even at the smallest loss scale")
     return StepResult(sums.loss / max(1, sums.tokens), sums.tokens, engine.norm, sums.stops > 0)

@@ -1,7 +1,7 @@
-"""What a checkpoint says of its run, training.json, and which checkpoint is the last.
+"""A checkpoint's description of its run (training.json), and the choice of the last checkpoint.
 
-Read by every rank, and by a launcher before there are any: whatever is wrong in it is a sentence
-with the file and what to do, and no rank is started. Lesson 08.
+Every rank reads the description, and a launcher reads it before it starts ranks. Any error is one
+sentence with the file and the remedy, and then no rank is started. Lesson 08.
 """
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ from course_lib.train.options import Refused, options
 FOLDER = "checkpoints"
 PARTS = ("step", "mesh", "options", "config", "data", "engine", "scalars")
 REMEDY = (
-    "Begin a run anew with a smaller --lr, a longer --warmup or a tighter --clip: from the start, "
+    "Start a new run with a smaller --lr, a longer --warmup or a tighter --clip, from the start "
     "or with --from a checkpoint that is still good"
 )
 
 
 class Failed(RuntimeError):
-    """Something went wrong that every rank knows of; one of them says it."""
+    """The error for a failure that every rank knows of; one rank prints it."""
 
 
 def last(out: Path) -> tuple[Path, dict]:
-    """The last whole checkpoint of a run and its record, or a refusal."""
+    """Return the last complete checkpoint of a run and its record, or refuse."""
     try:
         path = last_of(out / FOLDER)
     except NothingThere as error:
         raise Refused(
-            f"--resume: {error}; leave --resume out to begin a run, or name the folder of one with "
-            "--out"
+            f"--resume: {error}. Omit --resume to start a new run, or name the folder of a run "
+            "with --out"
         ) from error
     return path, read(path)
 
 
 def config_of(path: Path, record: Mapping) -> Config:
-    """The model's config as the record has it."""
+    """Build the model's config from the record."""
     lost = sorted(Config().as_dict().keys() - record["config"].keys())
     try:
         if lost:
             raise ValueError(f"it lacks {lost[0]}")
         return Config.read(record["config"])
     except ValueError as error:
-        raise CheckpointError(f"{path / RECORD}: its config: {error}; {remedy(path)}") from error
+        raise CheckpointError(f"{path / RECORD}, config: {error}; {remedy(path)}") from error
 
 
 def read(path: Path) -> dict:
-    """The record of a checkpoint, as it was written: its sum is held against it first."""
+    """Read the record of a checkpoint, after checking its checksum."""
     file, record = path / RECORD, record_of(path)
     lost = [key for key in PARTS if key not in record]
     if lost:
         raise CheckpointError(
-            f"{file} is of no run of `course train`: it lacks {', '.join(lost)}; its weights may "
-            f"be good still: begin a run with --from {path}; or {remedy(path)}"
+            f"{file} does not belong to a run of `course train`, since it lacks {', '.join(lost)}. "
+            f"Its weights may be good, so start a new run with --from {path}; or {remedy(path)}"
         )
     if record["step"] != number_of(path):
         raise CheckpointError(
-            f"{file}: step is {record['step']}, and the folder is named {path.name}; {remedy(path)}"
+            f"{file} is of step {record['step']}, but its folder is {path.name}; {remedy(path)}"
         )
     known, saved = {option.name for option in options()}, record["options"]
     for name in sorted(known ^ set(saved)):
-        what = "lack" if name in known else "have, and a run has not,"
+        what = "lack" if name in known else "contain the unknown"
         raise CheckpointError(
-            f"{file}: its options {what} {name}; its weights may be good still: begin a run with "
-            f"--from {path}; or {remedy(path)}"
+            f"in {file} the options {what} {name}. Its weights may still be good, so start a new "
+            f"run with --from {path}; or {remedy(path)}"
         )
     return record

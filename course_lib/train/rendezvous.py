@@ -1,8 +1,8 @@
-"""Where ranks of one host meet: a file without a name on the disk, so that nothing of it can stay.
+"""The meeting place of one host's ranks: a file without a name on the disk, so none can remain.
 
-On Linux it is memory that the processes share by a descriptor, and it is gone with the last of
-them, even where all are killed. Elsewhere it is a folder, which its starter removes, or, if that is
-killed, its ranks. Lesson 08.
+On Linux it is memory that processes share by a descriptor, and it disappears with the last of them,
+even if all are killed. Elsewhere it is a folder, which is removed by its starter, or by its ranks
+if the starter is killed. Lesson 08.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PREFIX = "course-train-"
 
 
 class Rendezvous:
-    """A file for `ranks.start(rendezvous=…)`; a context, which removes it at the end."""
+    """A file for `ranks.start(rendezvous=…)`, and a context manager that removes it at the end."""
 
     def __init__(self, *, named: bool = not hasattr(os, "memfd_create")):
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX)) if named else None
@@ -24,12 +24,12 @@ class Rendezvous:
 
     @property
     def path(self) -> str:
-        """As all processes that have the descriptors call it."""
+        """The path in all processes that have the descriptors."""
         return behind(self._file) if self.folder is None else str(self.folder / "meet")
 
     @property
     def descriptors(self) -> list[int]:
-        """What a process has to be started with (`pass_fds`)."""
+        """The descriptors that a process must be started with (`pass_fds`)."""
         return [] if self._file is None else [self._file]
 
     def __enter__(self) -> Rendezvous:
@@ -44,12 +44,12 @@ class Rendezvous:
 
 
 def behind(descriptor: int) -> str:
-    """The path of a meeting without a name, in the process that has it under this number."""
+    """Return the path of an unnamed meeting file in the process that has this descriptor."""
     return f"/proc/self/fd/{descriptor}"
 
 
 def abandon(path: str) -> None:
-    """Remove what is left of a meeting whose starter is gone; every rank may do so."""
+    """Remove the remains of a meeting whose starter is gone; every rank may do so."""
     folder = Path(path).parent
     if folder.name.startswith(PREFIX):
         shutil.rmtree(folder, ignore_errors=True)

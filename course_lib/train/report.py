@@ -1,7 +1,7 @@
-"""What a person sees of a run: who computes, how fast, how well, how much memory, how long still.
+"""The visible report of a run: ranks, speed, loss, memory, and the time left.
 
-Rank 0 says it, through a `Show`: lines here, a bar where there is a terminal. Everything else that
-a rank prints is an error. Lesson 08.
+Rank 0 prints it through a `Show`: lines here, or a bar on a terminal. Anything else that a rank
+prints is an error. Lesson 08.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from course_lib.train.options import Options
 
 
 class Progress(NamedTuple):
-    """Where a run stands after a step."""
+    """The state of a run after a step."""
 
     point: CurvePoint
     steps: int
@@ -47,7 +47,7 @@ class Progress(NamedTuple):
 
 
 class Show(Protocol):
-    """Where rank 0 shows a run."""
+    """The display of a run on rank 0."""
 
     def say(self, text: str) -> None: ...
 
@@ -57,8 +57,8 @@ class Show(Protocol):
 
 
 class Unbroken:
-    """A stream that goes nowhere from then on when its reader has gone: a pipe's other end was
-    closed (EPIPE), or a terminal was (EIO). A run does not end because nobody looks at it."""
+    """A stream that discards its output after its reader has gone, because a pipe's other end
+    (EPIPE) or a terminal (EIO) was closed. So a run does not end when its reader leaves."""
 
     def __init__(self, stream):
         self._stream = stream
@@ -83,16 +83,16 @@ class Unbroken:
             if not (error.errno == errno.EPIPE or (error.errno == errno.EIO and self._device())):
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())  # what Python flushes at its end goes there too
+            os.dup2(nowhere, self._stream.fileno())  # Python's final flush goes there too
             os.close(nowhere)
 
     def _device(self) -> bool:
-        """Whether it is a terminal, also one that was closed; on a disk EIO is damage."""
+        """Return True for a terminal, even if closed; for a file, EIO means a damaged disk."""
         return stat.S_ISCHR(os.fstat(self._stream.fileno()).st_mode)
 
 
 class Lines:
-    """A line every so many steps, for a file or a pipe."""
+    """A line every few steps, for a file or a pipe."""
 
     def __init__(self, stream=None):
         self.stream = Unbroken(stream or sys.stdout)
@@ -106,11 +106,11 @@ class Lines:
             self.say(f"{at}  {progress}  {clock(progress.left)} left")
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing, because nothing is open."""
 
 
 class RunReport:
-    """Counts time and tokens, and shows them on rank 0."""
+    """The counts of time and tokens, which rank 0 shows."""
 
     def __init__(self, options: Options, me: ranks.Me, config: Config, show: Show):
         self.options, self.me, self.show = options, me, show
@@ -122,7 +122,7 @@ class RunReport:
         self.validation: float | None = None
 
     def step(self, point: CurvePoint) -> None:
-        """Show a step that has ended."""
+        """Show a completed step."""
         self.steps, self.tokens = self.steps + 1, self.tokens + point.tokens
         options = self.options
         due = not point.step % options.log_every or point.step in (1, options.steps)
@@ -139,7 +139,7 @@ class RunReport:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Leave the time of the body out: a save or a validation is no training."""
+        """Exclude the time of the body, because a save or a validation is not training."""
         began = time.perf_counter()
         try:
             yield
@@ -147,16 +147,16 @@ class RunReport:
             self.since += time.perf_counter() - began
 
     def _add_up(self) -> None:
-        """Begin to measure anew."""
+        """Start a new measurement."""
         now = time.perf_counter()
         if self.steps:
             self.stretches.append((now - self.since, self.steps, self.tokens))
         self.since, self.steps, self.tokens = now, 0, 0
 
     def summary(self) -> dict:
-        """Speed and MFU of the run, and the steps that they count.
+        """Return the speed and MFU of the run, and the number of steps counted.
 
-        The first stretch loads libraries and fills buffers, so it is left out where others follow.
+        The first stretch loads libraries and fills buffers, so it is omitted if others follow.
         """
         self._add_up()
         counted = self.stretches[1:] or self.stretches
@@ -180,7 +180,7 @@ class RunReport:
         return collectives.all_reduce(both, dist.group.WORLD).item()
 
     def say_who(self, parameters: int) -> None:
-        """The ranks, the layout and the peak, before the first step."""
+        """Print the ranks, the layout and the peak, before the first step."""
         me, options = self.me, self.options
         layout = f"dp {me.world // options.tp} × tp {options.tp}, ZeRO stage {options.stage}"
         layout += f", offload {options.offload}" if options.offload != "none" else ""
@@ -188,15 +188,15 @@ class RunReport:
             f"{me.world} rank(s), {layout}, {options.precision}, {me.backend} on "
             f"{me.device.type}; {parameters:,} parameters on rank 0. {me.why}"
         )
-        how = "as given" if options.peak_tflops else f"a product in {options.precision} reached it"
+        how = "as given" if options.peak_tflops else f"measured by a {options.precision} product"
         self.say(
-            f"{self.flops / 1e9:,.2f} GFLOP a step by formula; MFU is a percentage of "
+            f"{self.flops / 1e9:,.2f} GFLOP per step by formula; MFU is a percentage of "
             f"{self.peak / 1e12:.3f} TFLOP/s, the peak of all ranks together, {how}"
         )
 
 
 def clock(seconds: float) -> str:
-    """12.3 s, 4:05 or 3:04:05."""
+    """Format seconds as 12 s, 4:05 or 3:04:05."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,8 +1,8 @@
-"""One step of a run, measured: what this rank holds, its peak, what it sends, beside the formulas.
+"""One measured step of a run: held bytes, peak, and sent bytes of this rank, next to the formulas.
 
-Held and sent equal `estimate` to the byte, the peak to 10 % (without dropout, for whose masks there
-is no estimate). Measured is the first update after another, which has made the optimizer's states
-and learned the order of the units. Lesson 12.
+Held and sent bytes equal `estimate` exactly, the peak within 10 % (without dropout, whose masks are
+not estimated). The meter uses the first update after an earlier update, which has created the
+optimizer states and learned the order of the units. Lesson 12.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from course_lib.train.options import Options
 from course_lib.zero import Engine, holdings
 from course_lib.zero.holdings import holdings_by_kind
 
-APART = ("scalars", "buffers")  # labels of messages that say something about a step, and carry none
+APART = ("scalars", "buffers")  # labels of messages about a step, which carry no data of it
 
 
 class VerbCounts(NamedTuple):
-    """The calls of one verb over one axis with one label ("" for what carries the step itself), and
-    their bytes on this rank: handed over, and the least that it has to send."""
+    """The calls of one verb over one axis with one label ("" for the step's own data), and their
+    bytes on this rank: the payload, and the minimum that it must send."""
 
     axis: str
     verb: str
@@ -46,7 +46,7 @@ class VerbCounts(NamedTuple):
 
 
 def by_verb(book: Book, mesh: DeviceMesh) -> list[VerbCounts]:
-    """A book's records, added up."""
+    """Sum a book's records by axis, verb and label."""
     totals: dict[tuple[str, str, str], list] = {}
     for name, op, label in sorted({(r.axis, r.op, r.label) for r in book.records}):
         of = {"op": op, "axis": name, "label": label}
@@ -58,8 +58,8 @@ def by_verb(book: Book, mesh: DeviceMesh) -> list[VerbCounts]:
 
 
 def axis_of(name: str, mesh: DeviceMesh) -> str:
-    """The axis of a group as a ledger names it: of some of an axis's ranks ("ranks 0,1"), such as
-    those that share key/value heads, it is that axis."""
+    """Map a group's name in a ledger to its axis. A subset of an axis's ranks ("ranks 0,1"), such
+    as those that share key/value heads, belongs to that axis."""
     kind, _, members = name.partition(" ")
     if kind == "ranks":
         for axis in mesh.mesh_dim_names:
@@ -71,7 +71,7 @@ def axis_of(name: str, mesh: DeviceMesh) -> str:
 
 
 class Meter:
-    """Measures a step of this rank; `report` has what it saw, None before."""
+    """A meter for one step of this rank; `report` is None until the step was measured."""
 
     def __init__(self, options: Options, mesh: DeviceMesh, model: GPT, folder: Path):
         self.options, self.mesh, self.folder = options, mesh, folder
@@ -81,7 +81,7 @@ class Meter:
 
     @contextmanager
     def step(self, engine: Engine) -> Iterator[None]:
-        """Watch one step, if it is the one to be measured."""
+        """Run a step, and measure it if it is the first after an update."""
         skipped = engine.skipped
         if self.report is not None or not self._updates:
             yield
@@ -89,7 +89,7 @@ class Meter:
             return
         held, kinds = holdings(engine), holdings_by_kind(engine)
         device = next(engine.parameters()).device
-        shapes = "meta" if device.type == "meta" else None  # a dry run's, which stand for memory
+        shapes = "meta" if device.type == "meta" else None  # a dry run's, which represent memory
         watch = peak() if device.type == "cuda" else budget(computes_on=shapes)
         tiers = () if device.type == "cuda" else ("device", "host")
         with ledger(self.mesh) as book, watch:
@@ -103,7 +103,7 @@ class Meter:
                 small += record.must
             elif record.must:
                 sent[axis_of(record.axis, self.mesh)] += record.must
-        if engine.skipped > skipped:  # an overflow: nothing was updated, the next may be
+        if engine.skipped > skipped:  # an overflow without an update; try the next step
             return
         self.report = {
             "rank": dist.get_rank(),
@@ -115,13 +115,13 @@ class Meter:
         }  # fmt: skip
 
     def of_all_ranks(self) -> list[dict]:
-        """Every rank's report, on every rank; empty where no step was measured."""
+        """Gather every rank's report on every rank; empty if no step was measured."""
         reports: list = [None] * dist.get_world_size()
         dist.all_gather_object(reports, self.report)
         return [report for report in reports if report is not None]
 
     def _expected(self, held: dict[str, int]) -> dict:
-        """The closed forms for this rank."""
+        """Compute the closed forms for this rank."""
         options, config = self.options, self.outline.config
         dp, tp = (self.mesh.get_group(axis) for axis in ("dp", "tp"))
         zero = {

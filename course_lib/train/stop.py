@@ -1,8 +1,8 @@
-"""Being asked to stop: the first signal is noted, a second one ends the process at once.
+"""Requests to stop: the first signal is noted, and a second one ends the process at once.
 
-SIGTERM comes from a scheduler some seconds before the end, SIGINT from a person, SIGHUP where a
-terminal closes. Python runs a handler between two of its own lines, so the second is read by a
-thread: a rank that waits inside a collective hears it too. Lesson 08.
+SIGTERM comes from a scheduler some seconds before the end, SIGINT from a person, SIGHUP from a
+closing terminal. Python runs handlers only between two lines of Python, so a thread reads the
+second signal. A rank that waits inside a collective therefore reacts too. Lesson 08.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import time
 from collections.abc import Callable
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-ONE = 0.2  # seconds within which two signals are one request that came by two ways
+ONE = 0.2  # seconds within which two signals are one request that arrived twice
 
 
 def heard() -> list[signal.Signals]:
-    """Those that end a run; not SIGHUP where it is ignored, as nohup has it."""
+    """List the signals that end a run, without SIGHUP if that is ignored, as under nohup."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [one for one in SIGNALS if not (one == signal.SIGHUP and ignored)]
 
 
 def insists(number: int) -> bool:
-    """Whether a signal after the first asks to end at once. SIGHUP does not: the kernel and a shell
-    both send it when a terminal closes, one some time after the other."""
+    """Return True if a signal after the first demands an immediate end. SIGHUP does not, because
+    the kernel and a shell both send it when a terminal closes."""
     return number in SIGNALS and number != signal.SIGHUP
 
 
 class Stop:
-    """Notes the first signal of this process; made once, in the main thread."""
+    """The first signal of this process; created once, in the main thread."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -61,12 +61,12 @@ class Stop:
 
 
 def _noted_elsewhere(number: int, frame: object) -> None:
-    """Stands in for the default, which would end the process."""
+    """Replace the default handler, which would end the process."""
 
 
 def end_with(descriptor: int, last: Callable[[], object]) -> None:
-    """End this process when the other end of a pipe is closed: its starter is no more, and `last`
-    takes away what that can no longer."""
+    """End this process when the other end of a pipe closes because its starter is gone; `last` then
+    does the starter's cleanup."""
 
     def watch() -> None:
         while os.read(descriptor, 1):

@@ -1,7 +1,7 @@
-"""The sequences of a run: a corpus, what of it is held back, and this rank's share of each step.
+"""The sequences of a run: a corpus, its held-back part, and this rank's share of each step.
 
-The validation loss is the mean over the held-back tokens, the same ones every time, without
-dropout. Lesson 08.
+The validation loss is the mean over held-back tokens, the same tokens each time, without dropout.
+Lesson 08.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from course_lib.step.step import tally
 from course_lib.train.options import Options, Refused
 from course_lib.train.record import Failed
 
-BATCHES = 4  # of a validation, at most
+BATCHES = 4  # at most, per validation
 
 
 class Text:
-    """`next_batch()` for training, `validation_loss(model)` on what is held back."""
+    """The training data (`next_batch()`) and the held-back data (`validation_loss(model)`)."""
 
     def __init__(self, options: Options, me: ranks.Me, mesh: DeviceMesh, out: Path, model: GPT):
         try:
@@ -44,11 +44,11 @@ class Text:
             raise Failed(f"the corpus: {error}") from error
         self.options, self.mesh, self.device = options, mesh, me.device
         training, self.rest = held_back(corpus, options.held_back)
-        try:  # on all ranks alike, as what follows
+        try:  # the same on all ranks, as below
             self.batches = self._batches(training, seed=options.seed)
         except ValueError as error:
             raise Refused(
-                f"the corpus: {error} (that is --rows, --length, --corpus-bytes, --held-back)"
+                f"the corpus: {error} (see --rows, --length, --corpus-bytes, --held-back)"
             ) from error
         self.next_batch = self.batches.__next__
         self.why_no_validation = ""
@@ -56,7 +56,7 @@ class Text:
             self._batches(self.rest)
         except ValueError as error:
             self.why_no_validation = (
-                f"no validation loss: of what is held back, {error}; raise --held-back or "
+                f"no validation loss, because for the held-back part {error}; raise --held-back or "
                 "--corpus-bytes"
             )
 
@@ -69,8 +69,8 @@ class Text:
 
     @torch.no_grad()
     def validation_loss(self, model: GPT) -> float | None:
-        """The mean loss of the held-back tokens; None where they make no sequence for each replica.
-        Every rank calls it."""
+        """Compute the mean loss of the held-back tokens, or return None if they are too few for all
+        replicas. Every rank calls this method."""
         if self.why_no_validation:
             return None
         options, batches, total, count = self.options, self._batches(self.rest), 0.0, 0
@@ -88,7 +88,7 @@ class Text:
 
 
 def held_back(corpus: Corpus, part: float) -> tuple[Corpus, Corpus]:
-    """A corpus in two: for training, and its last tokens, which no training sees."""
+    """Split a corpus in two: the training part, and its last tokens, which training never sees."""
     tokens, starts = corpus.tokens, corpus.starts
     at = tokens.numel() - math.floor(tokens.numel() * part)
     training = Corpus(tokens[:at], starts[starts < at], corpus.tokenizer_json)
@@ -98,11 +98,11 @@ def held_back(corpus: Corpus, part: float) -> tuple[Corpus, Corpus]:
 
 
 def _check_tokenizer(options: Options, tokenizer_json: str) -> None:
-    """Weights mean what their entries mean: another tokenizer's ids would be noise to them."""
+    """Refuse weights of a different tokenizer, because its token ids would be meaningless here."""
     beside = Path(options.from_) / "tokenizer.json"
     if options.from_ and beside.is_file() and beside.read_text() != tokenizer_json:
         raise Refused(
-            f"--from {options.from_} has a tokenizer of its own, and the corpus here gives another "
-            f"({options.corpus_bytes} bytes of this Python's sources): take the --corpus-bytes and "
-            "the Python that it was trained with"
+            f"--from {options.from_} has a different tokenizer than the corpus here "
+            f"({options.corpus_bytes} bytes of this Python's sources); use the same --corpus-bytes "
+            "and Python as in its training"
         )

@@ -1,9 +1,8 @@
-"""ZeRO: data-parallel ranks share out the optimizer's states, the gradients, the parameters.
+"""ZeRO: data-parallel ranks shard the optimizer's states, the gradients and the parameters.
 
-In the order of reading: by_hand, partition, buckets, outside_changes, optimizer_home, shards,
-refusals, ddp, stage1, stage2, stage3, precision, optimizer_parts, offload, gradient_pieces,
-micro_batches, gradient_guard, module_interface, training_state, engine, inference, holdings.
-Lesson 12.
+Reading order: by_hand, partition, buckets, outside_changes, optimizer_home, shards, refusals, ddp,
+stage1, stage2, stage3, precision, optimizer_parts, offload, gradient_pieces, micro_batches,
+gradient_guard, module_interface, training_state, engine, inference, holdings. Lesson 12.
 """
 
 from course_lib.zero.ddp import DataParallel

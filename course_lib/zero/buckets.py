@@ -1,7 +1,7 @@
-"""Gradients go into their bucket as they come, and a bucket that is full is sent at once.
+"""Buckets of gradients, each of which is sent as soon as its last gradient has arrived.
 
-Buckets leave in one order on every rank, whatever order the gradients came in, and while the
-backward still works on the layers below. What is sent, each stage says. Lesson 09 derives it.
+Every rank sends buckets in the same order, regardless of the order of the gradients, while the
+backward pass still works on the layers below. Each stage defines the message. Lesson 09.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from course_lib.zero.partition import Partition, Slot
 
 
 class Gradients:
-    """The gradients of a partition during and after a backward, summed over a group.
+    """The gradients of a partition during and after a backward pass, summed over a group.
 
-    A stage is a way of `send`-ing a full bucket and of `receive`-ing the answer. After a backward
-    that was not under `no_sync`, `used` holds the parameters that any rank had a gradient for.
+    A stage implements `send` for a full bucket and `receive` for the result. After a backward pass
+    outside of `no_sync`, `used` contains the parameters for which any rank had a gradient.
     """
 
-    keep = True  # buffers live on between backwards
-    in_flight: int | None = None  # how many sendings may be under way; None: all
+    keep = True  # buffers stay between backward passes
+    in_flight: int | None = None  # most messages in progress, or None for no limit
 
     def __init__(self, partition: Partition, group: Group):
         check_member(group)
@@ -40,13 +40,13 @@ class Gradients:
             bucket.buffer() if self.keep else None for bucket in partition.buckets
         ]
         self.sync = True
-        self.finished = 0  # backwards
+        self.finished = 0  # backward passes
         self.used: set[nn.Parameter] = set()
-        self._came: list[set[Slot]] = [set() for _ in partition.buckets]  # in this backward
-        self._sent = 0  # buckets, in this backward
+        self._came: list[set[Slot]] = [set() for _ in partition.buckets]  # in this backward pass
+        self._sent = 0  # buckets, in this backward pass
         self._under_way: deque[tuple[int, Handle]] = deque()
-        self._own: set[nn.Parameter] = set()  # what this rank has a gradient for
-        self._task: int | None = None  # which backward is running
+        self._own: set[nn.Parameter] = set()  # parameters with a gradient on this rank
+        self._task: int | None = None  # the id of the running backward pass
         self._hooks = [
             slot.parameter.register_post_accumulate_grad_hook(Arrival(self, i, j))
             for i, bucket in enumerate(partition.buckets)
@@ -67,7 +67,7 @@ class Gradients:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backwards in here add up on this rank and send nothing, whatever ends the block."""
+        """Accumulate the gradients of the block's backward passes locally, without sending them."""
         before, self.sync = self.sync, False
         try:
             yield
@@ -75,13 +75,13 @@ class Gradients:
             self.sync = before
 
     def forget(self) -> None:
-        """No gradients any more, as after an optimizer's zero_grad."""
+        """Drop all gradients, as an optimizer's zero_grad does."""
         for parameter in self.partition.where:
             parameter.grad = None
 
     def expect(self, loss: Tensor) -> set[nn.Parameter]:
-        """Look which parameters the backward of this loss will bring a gradient for: buckets then
-        wait for no others, which would hold up all buckets behind theirs."""
+        """Find the parameters that get a gradient from the backward pass of this loss. Buckets then
+        do not wait for other parameters, which would delay all later buckets."""
         there = reached(loss)
         self._expected = [
             sum(slot.parameter in there for slot in bucket.slots)
@@ -90,25 +90,25 @@ class Gradients:
         return there
 
     def waiting(self, what: str) -> AbstractContextManager:
-        """Where a wait in here fails, a stage may know more to say."""
+        """Return a context in which a stage can add information to a failed wait."""
         return nullcontext()
 
     def mark(self) -> list[int]:
-        """Bytes of which a stage wants to know the maxima over the ranks, after each backward."""
+        """Return bytes whose maxima over the ranks a stage needs after each backward pass."""
         return []
 
     def compare(self, most: list[int]) -> None:
-        """Here they are."""
+        """Receive the maxima of the bytes that `mark` returned on all ranks."""
 
     def abandon(self) -> None:
-        """A backward broke off: nothing of it counts, and what it has sent is awaited."""
+        """End a failed backward pass: drop its gradients and wait for its messages."""
         self._task = None
         self._drop()
         if not self.keep:
             self.buffers = [None] * len(self.buffers)
 
     def remove(self) -> None:
-        """Take the hooks off the parameters."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -116,7 +116,7 @@ class Gradients:
         self._begin()
         if slot in self._came[i]:
             raise RuntimeError(
-                f"rank {self.group.rank()}: the gradient of {slot.name} came twice in one backward"
+                f"rank {self.group.rank()}: the gradient of {slot.name} arrived twice in a backward"
             )
         self._came[i].add(slot)
         self._take(i, slot)
@@ -124,32 +124,32 @@ class Gradients:
             self._send_full()
 
     def _begin(self) -> None:
-        """Notice that a backward has begun, and see to it that its end is noticed."""
+        """Notice the start of a backward pass, and register a callback for its end."""
         task = torch._C._current_graph_task_id()
         if task == self._task:
             return
         if nested():
             raise RuntimeError(
-                f"rank {self.group.rank()}: a backward runs inside another one. Is part of the "
-                "model run by a reentrant checkpoint? Use checkpoint(…, use_reentrant=False)"
+                f"rank {self.group.rank()}: a backward pass runs inside a second one. Is part of "
+                "the model run by a reentrant checkpoint? Use checkpoint(…, use_reentrant=False)"
             )
         self._task = task
-        self._drop()  # one that broke off has left its counts behind
+        self._drop()  # a failed pass has left its counts
         torch.autograd.Variable._execution_engine.queue_callback(self.finish)
 
     def _take(self, i: int, slot: Slot) -> None:
-        """Bring a gradient into its bucket, and let the parameter show that place."""
+        """Copy a gradient into its bucket, and make the parameter's gradient a view of it."""
         check_dense(slot)
         if self.buffers[i] is None:
             self.buffers[i] = self.partition.buckets[i].room()
         view = self.partition.buckets[i].view(self.buffers[i], slot)
-        # Where the parameter showed this place already, autograd has added to it there.
+        # If the parameter's gradient was this view already, autograd has added to it in place.
         if begins_at(slot.parameter.grad) != begins_at(view):
             view.copy_(slot.parameter.grad)
             slot.parameter.grad = view
 
     def _send_full(self) -> None:
-        """Send the buckets that are full, up to the first that is not."""
+        """Send the full buckets, up to the first that is not full."""
         buckets = self.partition.buckets
         while self._sent < len(buckets):
             if len(self._came[self._sent]) < self._expected[self._sent]:
@@ -164,7 +164,7 @@ class Gradients:
         for slot in self.partition.buckets[i].slots:
             if slot in self._came[i]:
                 self._own.add(slot.parameter)
-            elif slot.parameter.grad is not None:  # of a backward before this one
+            elif slot.parameter.grad is not None:  # from an earlier backward pass
                 self._own.add(slot.parameter)
                 self._take(i, slot)
             else:
@@ -173,7 +173,7 @@ class Gradients:
                 self.partition.buckets[i].view(self.buffers[i], slot).zero_()
         while self.in_flight is not None and len(self._under_way) >= self.in_flight:
             self._wait()
-        with self.waiting(_sum_of(i)):  # a neighbour that is gone may show itself here
+        with self.waiting(_sum_of(i)):  # may reveal a neighbour that has gone
             self._under_way.append((i, self.send(i, self.buffers[i])))
 
     def _wait(self) -> None:
@@ -183,7 +183,7 @@ class Gradients:
         self.receive(i, result)
 
     def finish(self) -> None:
-        """The end of a backward: what no gradient came for is sent as well, and all is awaited."""
+        """End a backward pass: send all other buckets, even incomplete ones, and wait for all."""
         if self.sync:
             while self._sent < len(self.partition.buckets):
                 self._send_next()
@@ -195,7 +195,7 @@ class Gradients:
         self._clear()
 
     def _drop(self) -> None:
-        for _, handle in self._under_way:  # its buffer is not free before
+        for _, handle in self._under_way:  # its buffer is in use until then
             with suppress(RuntimeError):
                 handle.wait()
         self._clear()
@@ -208,8 +208,8 @@ class Gradients:
             came.clear()
 
     def _agree(self) -> None:
-        """One small message says which parameters any rank has a gradient for: the others keep
-        none at all, as in one process, where an optimizer then leaves them alone."""
+        """Exchange in one small message the parameters that have a gradient on any rank. All other
+        parameters keep none, as in one process, so the optimizer skips them."""
         every = list(self.partition.where)
         if every:
             own = [p in self._own for p in every]
@@ -224,8 +224,8 @@ class Gradients:
 class Arrival:
     """The hook of a parameter's gradient.
 
-    The parameter holds it where no garbage collector looks: what it held in turn would live for
-    ever, with the group and its connections.
+    The parameter hides this hook from the garbage collector. A strong reference from here would
+    therefore keep the group and its connections alive forever.
     """
 
     def __init__(self, gradients: Gradients, i: int, j: int):
@@ -238,7 +238,7 @@ class Arrival:
 
 
 def reached(loss: Tensor) -> set[Tensor]:
-    """The leaves of a loss's graph."""
+    """Return the leaves of a loss's graph."""
     leaves: set[Tensor] = set()
     seen, todo = {None}, [loss.grad_fn]
     while todo:
@@ -254,7 +254,7 @@ def reached(loss: Tensor) -> set[Tensor]:
 def check_dense(slot: Slot) -> None:
     if slot.parameter.grad.layout != torch.strided:
         raise RuntimeError(
-            f"the gradient of {slot.name} is sparse, and a flat bucket has a place for every "
+            f"the gradient of {slot.name} is sparse, but a flat bucket has a place for every "
             "element of a parameter: make the layer with sparse=False"
         )
 
@@ -264,11 +264,11 @@ def _sum_of(i: int) -> str:
 
 
 def nested() -> bool:
-    """Whether the backward that runs was begun by another one's node."""
+    """Return True if a node of a backward pass started the running backward pass."""
     frame, runs = sys._getframe(1), 0
     while frame is not None:
         runs += frame.f_code.co_name == "_engine_run_backward"
         frame = frame.f_back
-    # A thread of autograd's own, for a GPU, has none of the frames of the one who asked for it.
+    # An autograd thread for a GPU has none of the Python frames of its caller.
     own_thread = isinstance(threading.current_thread(), threading._DummyThread)
     return runs > (0 if own_thread else 1)

@@ -1,11 +1,11 @@
-"""ZeRO by hand: stages 1, 2 and 3 over two collectives, and nothing but the idea.
+"""ZeRO by hand: stages 1, 2 and 3 over two collectives, reduced to the idea.
 
-Parameters lie end to end in a flat buffer: one at stage 1, one for each bucket at stage 2 and for
-each unit at stage 3. A rank owns one piece of a buffer, and its optimizer knows its pieces alone.
-All parameters have one dtype, and each gets a gradient in every backward, on every rank.
+Parameters are concatenated in a flat buffer: one at stage 1, one per bucket at stage 2, one per
+unit at stage 3. A rank owns one piece of each buffer, and its optimizer has only these pieces. All
+parameters have one dtype, and each gets a gradient in every backward pass on every rank.
 
-The engine beside this file is the same, with messages that overlap the backward, a mean over tokens
-instead of ranks, 16 bits, offload and refusals. Lesson 09 derives stage 1, 10 stage 2, 11 stage 3.
+The engine does the same, but overlaps messages with the backward pass, averages over tokens, and
+adds 16 bits, offload and checks. Lessons 09, 10 and 11 derive stages 1, 2 and 3.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import flat
 
-REMEDY = "ZeRO by hand needs one in every backward; zero.engine takes models that leave some out"
+REMEDY = "ZeRO by hand needs one in every backward; zero.engine allows missing gradients"
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class FlatParameters:
-    """Some parameters end to end, and the piece of them that this rank updates."""
+    """Some parameters in one flat buffer, and the piece of it that this rank updates."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], group: Group, *, apart: bool = False):
         self.parameters, self.group = list(parameters), group
@@ -36,12 +36,12 @@ class FlatParameters:
         self.cut = flat(total, self.n)
         self.whole = self._end_to_end([p.detach() for p in self.parameters])
         for p, place in zip(self.parameters, self._places(self.whole), strict=True):
-            p.data = place  # from here on a parameter is a view of the buffer
+            p.data = place  # now the parameter is a view of the buffer
         piece = self.whole[rank * self.cut.shard : (rank + 1) * self.cut.shard]
         self.own = nn.Parameter(piece.clone() if apart else piece)
 
     def reduce(self) -> None:
-        """Add the ranks' mean to the gradient of this rank's piece; free the whole gradients."""
+        """Add the ranks' mean to the gradient of this rank's piece; free the full gradients."""
         missing = [tuple(p.shape) for p in self.parameters if p.grad is None]
         if missing:
             raise RuntimeError(f"parameters {missing} have no gradient: {REMEDY}")
@@ -52,7 +52,7 @@ class FlatParameters:
         self.own.grad = piece if self.own.grad is None else self.own.grad + piece
 
     def gather(self) -> None:
-        """Fill the buffer, and so the parameters, with every rank's piece."""
+        """Fill the buffer, and therefore the parameters, with every rank's piece."""
         all_gather(self.own.detach().clone(), self.group, into=self.whole)
 
     def _end_to_end(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -65,22 +65,22 @@ class FlatParameters:
 
 
 class Stage1:
-    """Optimizer states are cut: a step first reduces and scatters the whole gradients, once."""
+    """Sharded optimizer states: a step first reduce-scatters the full gradients, once."""
 
     def __init__(self, model: nn.Module, optimizer: MakeOptimizer, group: Group):
         self.flat = FlatParameters(model.parameters(), group)
         self.optimizer = optimizer([self.flat.own])
 
     def step(self) -> None:
-        """Each rank updates its own piece; then everyone gets all pieces."""
+        """Update this rank's own piece, then gather all pieces."""
         self.flat.reduce()
         update(self.optimizer, [self.flat])
         self.flat.gather()
 
 
 class Stage2:
-    """Gradients are cut as well: a bucket leaves in the backward, as soon as its last gradient is
-    there, and its whole gradients are freed."""
+    """Sharded gradients as well: a bucket is sent in the backward pass as soon as its last gradient
+    has arrived, and its full gradients are freed."""
 
     def __init__(
         self, model: nn.Module, optimizer: MakeOptimizer, group: Group, most: int = 1 << 20
@@ -97,11 +97,11 @@ class Stage2:
 
 
 class Stage3:
-    """Parameters are cut as well: a unit is whole from the beginning of its forward to the end of
-    it, and again in its backward.
+    """Sharded parameters as well: a unit is gathered for its forward pass and for its backward
+    pass, and freed after each.
 
-    `units` are modules that run one after another and return a tensor, such as a model's blocks.
-    All other parameters are one more unit, around the model's own forward and backward.
+    `units` are modules that run in sequence and return a tensor, such as a model's blocks. All
+    other parameters form one more unit, around the model's own forward and backward pass.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Stage3:
         self, module: nn.Module, parameters: Iterable[nn.Parameter], group: Group
     ) -> FlatParameters:
         unit = FlatParameters(parameters, group, apart=True)
-        # Its bytes come and go. The storage stays, and with it all views: autograd's as well.
+        # Its bytes are freed and allocated again, but the storage and all its views stay.
         memory = unit.whole.untyped_storage()
         size = memory.nbytes()
 
@@ -129,7 +129,7 @@ class Stage3:
         def after_forward(_module: nn.Module, _inputs: tuple, out: Tensor) -> None:
             memory.resize_(0)
             if out.requires_grad:
-                out.register_hook(gather)  # here the backward meets this unit
+                out.register_hook(gather)  # the backward pass reaches this unit here
 
         def after_backward() -> None:
             unit.reduce()
@@ -142,14 +142,14 @@ class Stage3:
         return unit
 
     def step(self) -> None:
-        """Each rank updates its own piece. No message: the next forward gathers what it needs."""
+        """Update this rank's own piece without a message; the next forward pass gathers."""
         update(self.optimizer, self.units)
 
 
 def update(optimizer: torch.optim.Optimizer, parts: Sequence[FlatParameters]) -> None:
-    """A step of the optimizer on this rank's pieces; their gradients are then gone."""
+    """Run the optimizer on this rank's pieces, then drop their gradients."""
     for part in parts:
-        # Without a gradient: not all came, so it was not sent. Left over: came after it was sent.
+        # No gradient: some are missing, so it was not sent. Left over: they came after it was sent.
         if part.own.grad is None or any(p.grad is not None for p in part.parameters):
             shapes = [tuple(p.shape) for p in part.parameters]
             raise RuntimeError(f"not all of the parameters {shapes} have a gradient: {REMEDY}")
@@ -158,8 +158,8 @@ def update(optimizer: torch.optim.Optimizer, parts: Sequence[FlatParameters]) ->
 
 
 def buckets(parameters: Iterable[nn.Parameter], most: int) -> list[list[nn.Parameter]]:
-    """The parameters from the last to the first, in which order gradients come, in lists of at
-    most so many numbers; a larger parameter has a list of its own."""
+    """Group parameters from last to first, as gradients arrive, into lists of at most `most`
+    elements; a larger parameter has a separate list."""
     lists: list[list[nn.Parameter]] = [[]]
     for p in reversed(list(parameters)):
         if lists[-1] and sum(q.numel() for q in [*lists[-1], p]) > most:
@@ -169,7 +169,7 @@ def buckets(parameters: Iterable[nn.Parameter], most: int) -> list[list[nn.Param
 
 
 def when_all_arrived(parameters: Sequence[nn.Parameter], act: Callable[[], None]) -> None:
-    """Call `act` whenever each of these parameters has got a gradient since the last call."""
+    """Call `act` each time that all of these parameters have received a new gradient."""
     arrived: set[nn.Parameter] = set()
 
     def note(parameter: nn.Parameter) -> None:

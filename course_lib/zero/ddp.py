@@ -1,7 +1,7 @@
-"""Data parallelism: every rank has the whole model, and the sum of all ranks' gradients.
+"""Data parallelism: every rank has the full model, and the sum of all ranks' gradients.
 
-The all-reduce of a bucket runs under the backward of the layers below it. Stage 0, against which
-the others are held. Lesson 09 begins with it.
+The all-reduce of a bucket overlaps the backward pass of the layers below it. This is stage 0, the
+reference for the other stages. Lesson 09 begins with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from course_lib.zero.shards import Copies
 
 
 class SummedGradients(Gradients):
-    """Every rank gets every sum, in the place of its own gradient."""
+    """Gradients that every rank replaces by their sums over all ranks."""
 
     def __init__(self, partition: Partition, group: Group, copies: Copies | None = None):
         super().__init__(partition, group)
@@ -50,9 +50,9 @@ class SummedGradients(Gradients):
 
 
 class DataParallel(nn.Module):
-    """A module whose parameters' gradients are, after each backward, the mean over a group.
+    """A module whose gradients are, after each backward pass, the mean over a group.
 
-    `no_sync()` lets backwards add up without a message; the next one outside of it sends the sum.
+    In `no_sync()`, gradients add up without a message. The next backward pass outside sends them.
     """
 
     def __init__(self, module: nn.Module, group: Group, *, bucket_bytes: int = BUCKET):
@@ -75,21 +75,21 @@ class DataParallel(nn.Module):
 
 class _Mean(SummedGradients):
     def send(self, i: int, buffer: Tensor) -> Handle:
-        # Divided before it is summed: in 16 bits the sum could be too large, and the mean not.
+        # Divided before it is summed, because a sum in 16 bits could overflow.
         return super().send(i, buffer.div_(self.group.size()))
 
 
 @torch.no_grad()
 def same_everywhere(module: nn.Module, group: Group) -> None:
-    """Give every rank of the group the first one's parameters and buffers."""
+    """Give every rank of the group the parameters and buffers of its first rank."""
     for tensor in [*module.parameters(), *module.buffers()]:
         tensor.copy_(broadcast(tensor.detach(), group))
 
 
 @torch.no_grad()
 def same_buffers(module: nn.Module, group: Group) -> None:
-    """Give every rank the first one's buffers, as far as a state_dict has them: what a BatchNorm
-    has seen, say. One message for each dtype, and none where there are no buffers."""
+    """Give every rank the first rank's persistent buffers, such as a BatchNorm's statistics, with
+    one message per dtype, or none if there are no buffers."""
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for part in module.modules():
         for name, buffer in part._buffers.items():

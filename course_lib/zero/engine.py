@@ -1,7 +1,7 @@
-"""One face for every stage: `loss = engine(batch)`, `engine.backward(loss)`, `engine.step()`.
+"""One interface for every stage: `loss = engine(batch)`, `engine.backward(loss)`, `engine.step()`.
 
-The verbs are those of DeepSpeed's engine, so that a lesson can put one in the other's place. What a
-stage cuts is in its own file; here is what they share. Lessons 09 to 12.
+DeepSpeed's engine has the same verbs, so that a lesson can swap the two. Each stage shards in its
+own file, and this file has the common part. Lessons 09 to 12.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from course_lib.zero.stage3 import Stage3Options, UnitGradients, UnitShards
 from course_lib.zero.stage3.options import outlined
 from course_lib.zero.training_state import TrainingState
 
-STAGES = {  # what a stage cuts, and how it collects the gradients for that
+STAGES = {  # (shards, gradients) of each stage
     0: (Copies, SummedGradients),
     1: (Shards, ScatteredGradients),
     2: (Shards, ShardGradients),
@@ -58,11 +58,11 @@ STAGES = {  # what a stage cuts, and how it collects the gradients for that
 
 
 class Engine(ModuleInterface, TrainingState):
-    """A model and its optimizer, cut over the mesh's axis dp as the stage says.
+    """A model and its optimizer, sharded over the mesh's axis dp as the stage requires.
 
-    `norm` is the gradients' norm at the last step, before clipping; `skipped` counts the steps that
-    an overflow has cost; `partition` says who holds what, `extents` what of it tensor parallelism
-    has cut. With `elementwise` the user vouches for an optimizer that is none of torch's.
+    `norm` is the gradients' norm at the last step, before clipping. `skipped` counts the steps lost
+    to an overflow. `partition` describes the shards of each rank, and `extents` their sharding by
+    tensor parallelism. `elementwise` is the user's guarantee for an optimizer that is not torch's.
     """
 
     def __init__(
@@ -86,15 +86,15 @@ class Engine(ModuleInterface, TrainingState):
         plan = OffloadPlan.named(offload, stage)
         check_numbers(stage, accumulate, clip)
         self.model, self.optimizer, self.stage = model, optimizer, stage
-        self.param_groups = optimizer.param_groups  # by which a ledger knows that `step` is one
+        self.param_groups = optimizer.param_groups  # by which a ledger recognizes `step`
         self.accumulate, self.clip, self.check = accumulate, clip, check
         self.precision = Precision.named(precision)
         self.norm: float | None = None
         self.skipped = 0
         self._micros = MicroBatches(accumulate)
-        self._over: str | None = None  # why it can no longer be used
+        self._over: str | None = None  # the reason why it can no longer be used
         self._closed = self.updating = False
-        self._finished = 0  # backwards that came through here
+        self._finished = 0  # backward passes through this engine
         if stage:
             check_elementwise(optimizer, vouched=elementwise)
         self._prepare(mesh)
@@ -103,13 +103,13 @@ class Engine(ModuleInterface, TrainingState):
             self.shards, self.gradients = self._cut(bucket_bytes, options)
             self._hand_over()
         except BaseException:
-            self.home.close()  # its files are nobody's
+            self.home.close()  # removes its files
             raise
 
     def _prepare(self, mesh: DeviceMesh) -> None:
-        """Refuse what cannot be trained; give the model its dtype, on every rank the same numbers.
+        """Refuse unsuitable inputs; set the model's dtype, and the same values on every rank.
 
-        The order counts: a model without numbers changes its dtype while it takes no memory."""
+        The order matters: a model without values changes its dtype while it uses no memory."""
         self.group = dp_of(mesh)
         self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
         check_free(self.model)
@@ -120,7 +120,7 @@ class Engine(ModuleInterface, TrainingState):
             self.model.to(self.precision.dtype)
         device = computes_on(self.group)
         hollow = self.stage == 3 and outlined(self.model, self.optimizer, device)
-        if not hollow:  # else each rank fills its shards, from one seed or one file
+        if not hollow:  # else each rank fills its shards from a seed or a file
             same_everywhere(self.model, self.group)
         self._trained = {p for p in self.model.parameters() if p.requires_grad}
         tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
@@ -128,7 +128,7 @@ class Engine(ModuleInterface, TrainingState):
         self.device = next(self.model.parameters()).device
 
     def _cut(self, bucket_bytes: int, options: Stage3Options) -> tuple[Copies, Gradients]:
-        """Make the stage's shards of the model, in their home, and collect the gradients."""
+        """Create the stage's shards of the model, in their home, and its gradients."""
         make, collect = STAGES[self.stage]
         if self.stage == 3:
             shards = make(self.model, self.group, self.home, options)
@@ -139,7 +139,7 @@ class Engine(ModuleInterface, TrainingState):
         return shards, collect(shards.partition, self.group, shards)
 
     def _hand_over(self) -> None:
-        """Give the optimizer this rank's parts, and see to it that nobody else steps it."""
+        """Give the optimizer this rank's parts, and ensure that only the engine steps it."""
         self.partition = self.shards.partition
         with self.home.placed():
             hand_over(self.optimizer, self.shards)
@@ -153,11 +153,11 @@ class Engine(ModuleInterface, TrainingState):
         return self.model(*args, **keys)
 
     def close(self, *, whole: bool = False) -> None:
-        """End the training: take the hooks of the gradients off, end the offload, remove its files.
+        """End the training: remove the gradients' hooks, end the offload, remove its files.
 
-        At stage 3 the weights stay sharded, those of files in the host's memory: `state_dict()`
-        and `gathered` still give them. `whole`, on all ranks alike, leaves the model as it was
-        before, whole on every rank and without hooks."""
+        At stage 3 the weights stay sharded, and weights in files move to the host's memory;
+        `state_dict()` and `gathered` still return them. `whole`, on all ranks together, restores
+        the original model, replicated and without hooks."""
         if not self._closed:
             self._closed = True
             self.gradients.remove()
@@ -172,7 +172,7 @@ class Engine(ModuleInterface, TrainingState):
             self.shards.leave_whole()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients since the last step, as `step` does: micro-batches begin anew."""
+        """Drop all gradients since the last step, as `step` does; micro-batches start again."""
         self._usable()
         self._finished = self.gradients.finished
         self._forget()
@@ -180,14 +180,14 @@ class Engine(ModuleInterface, TrainingState):
     # ---- a step
     @property
     def boundary(self) -> bool:
-        """Whether the next `step` is an update, and not one more micro-batch's end."""
+        """True if the next `step` is an update instead of the end of a micro-batch."""
         return self._micros.complete
 
     def backward(self, loss: Tensor, tokens: float | None = None) -> None:
-        """Add this micro-batch's gradients: of a mean over it, or, with `tokens`, of a sum over so
-        many tokens, by whose number on all ranks the sum is divided in the end.
+        """Add this micro-batch's gradients. The loss is a mean, or, with `tokens`, a sum over that
+        many tokens, which is finally divided by the tokens of all ranks.
 
-        An error in here loses the gradients of the whole step, whose micro-batches begin anew."""
+        After an error in this call, the step's gradients are lost, so repeat its micro-batches."""
         self._usable()
         check_loss(loss, tokens)
         self._micros.check(tokens)
@@ -204,7 +204,7 @@ class Engine(ModuleInterface, TrainingState):
             self.gradients.expect(loss)
         try:
             (loss * factor).backward()
-            if self.gradients.finished == self._finished:  # no parameter took part: no hook
+            if self.gradients.finished == self._finished:  # no parameter took part, so no hook ran
                 self.gradients.finish()
         except BaseException:
             self.gradients.abandon()
@@ -218,7 +218,7 @@ class Engine(ModuleInterface, TrainingState):
 
     @torch.no_grad()
     def step(self) -> bool:
-        """Update, at the end of the last micro-batch; before that, do nothing. Whether it did."""
+        """Update after the last micro-batch, otherwise do nothing; return True for an update."""
         self._usable()
         if not self.boundary:
             if not self._micros.begun and self.gradients.finished != self._finished:
@@ -273,7 +273,7 @@ class Engine(ModuleInterface, TrainingState):
 
     @property
     def _looks(self) -> bool:
-        """Whether a step asks for the gradients' norm, for which the host waits."""
+        """True if a step needs the gradients' norm, for which the host waits."""
         return self.clip is not None or self.precision.scale is not None or self.check
 
     def _usable(self) -> None:

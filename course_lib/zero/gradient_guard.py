@@ -1,7 +1,7 @@
-"""Gradients between a backward and its step: no rank has them whole, so none is edited by mistake.
+"""Guards for gradients between a backward pass and its step, when a rank may lack their sums.
 
-What torch's `clip_grad_norm_`, an `optimizer.zero_grad()` or a line of one's own does to them would
-be lost, or would be done to one rank's shard alone. Each is refused in words. Lesson 09.
+Changes by torch's `clip_grad_norm_`, an `optimizer.zero_grad()` or the user's own code would be
+lost, or would apply to only one rank's shard. Each raises an error with a remedy. Lesson 09.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from course_lib.zero.buckets import Gradients
 from course_lib.zero.shards import Copies
 
 REMEDY = (
-    "Let the engine do it: clip=… limits the gradients' norm over all ranks, engine.zero_grad() "
-    "drops all that came since the last step. Or train at stage 0, where each parameter has its "
-    "whole gradient"
+    "Let the engine do it: clip=… limits the gradients' norm over all ranks, and "
+    "engine.zero_grad() drops all gradients since the last step. Or train at stage 0, where "
+    "each parameter has its full gradient"
 )
 EDITED = (
-    "the gradients of {of} were edited after engine.backward(), perhaps by clip_grad_norm_: each "
-    f"rank has a part of them, or they have still to be divided by tokens or a loss scale. {REMEDY}"
+    "the gradients of {of} were edited after engine.backward(), perhaps by clip_grad_norm_, but "
+    f"a rank has only part of them, or they must still be divided by tokens or a scale. {REMEDY}"
 )
-SAMPLED = 16  # elements of a gradient, and less than twice as many
-# What may be asked of a gradient that is elsewhere: its shape and the like, and to be let go.
+SAMPLED = 16  # elements sampled per gradient, at least
+# Functions allowed on a gradient that is elsewhere, for its shape and similar, and its release.
 ALLOWED = {
     *("size", "dim", "numel", "stride", "element_size", "sym_numel", "storage_offset", "data_ptr"),
     *("untyped_storage", "has_names", "detach_", "requires_grad_"),
@@ -34,8 +34,8 @@ ALLOWED = {
 
 
 class Elsewhere(Tensor):
-    """Stands in `parameter.grad` for a gradient of which each rank has its shard alone. It has the
-    parameter's shape and no memory of its own; to compute with it is an error."""
+    """A placeholder in `parameter.grad` for a gradient of which each rank has only its shard. It
+    has the parameter's shape but no memory, and computing with it raises an error."""
 
     name = "a parameter"
 
@@ -47,54 +47,54 @@ class Elsewhere(Tensor):
         names = [x.name for x in tree_leaves(args) if isinstance(x, Elsewhere)]
         raise RuntimeError(
             f"{called} needs the gradient of {', '.join(names[:3])}"
-            f"{' and others' if len(names) > 3 else ''}, of which each rank has its own shard "
-            f"alone between engine.backward() and engine.step(). {REMEDY}"
+            f"{' and others' if len(names) > 3 else ''}, but each rank has only its own shard "
+            f"between engine.backward() and engine.step(). {REMEDY}"
         )
 
 
 def elsewhere(name: str, parameter: nn.Parameter) -> Elsewhere:
-    """A gradient for this parameter that nobody can compute with."""
+    """Return a placeholder for a parameter's gradient, which refuses every computation."""
     with torch._C.DisableTorchFunctionSubclass():
         data = parameter.data
-        shape = data.as_strided(data.shape, [0] * data.dim())  # all elements are the first
+        shape = data.as_strided(data.shape, [0] * data.dim())  # all elements share one address
         stand_in = shape.as_subclass(Elsewhere)
     stand_in.name = name
     return stand_in
 
 
 def unversioned(x: Tensor) -> bool:
-    """Whether an operation can write to a tensor and leave its version: torch's foreach ones on a
-    GPU, and so clip_grad_norm_."""
+    """Return True if an operation can write to a tensor without changing its version, as torch's
+    foreach operations on a GPU do, including clip_grad_norm_."""
     return x.is_cuda
 
 
 def sample(gradients: Sequence[Tensor]) -> Tensor | None:
-    """Some elements of each gradient whose version says nothing. What leaves the version writes to
-    whole tensors, so that a few elements tell."""
+    """Sample elements of each gradient whose version is unreliable. Operations that keep the
+    version write to full tensors, so a few elements are enough."""
     plain = [x.detach() for x in gradients if unversioned(x)]
     parts = [x.reshape(-1)[:: max(1, x.numel() // SAMPLED)] for x in plain]
     return torch.cat(parts) if parts else None
 
 
 class Edits:
-    """What the gradients were when a backward had ended, to notice who has touched them since."""
+    """A record of the gradients at the end of a backward pass, to detect changes since then."""
 
     def __init__(self, stage: int, gradients: Gradients, shards: Copies, *, sample: bool):
         self.stage, self.gradients, self.shards, self.sample = stage, gradients, shards, sample
         self._seen: list[tuple[str, Tensor, Tensor, int]] = []
         self._samples: Tensor | None = None
-        self._sampled: list[Tensor] = []  # of each micro-batch, whether its samples have changed
+        self._sampled: list[Tensor] = []  # for each micro-batch, True if its samples have changed
         self._stand_ins: list[nn.Parameter] = []
 
     def before_backward(self) -> None:
-        """The next micro-batch begins: autograd is to find no stand-ins."""
+        """Prepare for the next micro-batch, in which autograd must not find placeholders."""
         self._check(may_edit=False)
         self._compare_samples()
         self._take_away()
 
     def after_backward(self, *, summed: bool) -> None:
-        """Remember the gradients; where each rank has its shard of the sums alone, have the model's
-        parameters say so."""
+        """Record the gradients. If each rank has only its shard of the sums, put placeholders into
+        the model's parameters."""
         holders = [(piece.slot.name, part) for piece, part in self.shards.parts()]
         if self.stage and summed:
             for slot in self.gradients.partition.slots():
@@ -110,8 +110,8 @@ class Edits:
         self._samples = sample([grad for _, _, grad, _ in self._seen]) if self.sample else None
 
     def before_step(self, *, ready: bool) -> None:
-        """At stage 0 a parameter's gradient is the one that the optimizer sees, and is a user's to
-        edit, if it is `ready`: nothing has to be divided any more."""
+        """Check before the step. At stage 0 the optimizer sees a parameter's gradient itself, so
+        the user may edit it if it is `ready`, that is, needs no more division."""
         own = self.stage == 0 and not self.shards.home.copied
         self._check(may_edit=own and ready)
         self._compare_samples()
@@ -119,7 +119,7 @@ class Edits:
             raise RuntimeError(EDITED.format(of="some parameters"))
 
     def _compare_samples(self) -> None:
-        """Whether any is another one now stays a tensor, for which the host does not wait."""
+        """Compare samples; the result stays a tensor, so that the host need not wait."""
         before, self._samples = self._samples, None
         if before is not None:
             now = sample([grad for _, _, grad, _ in self._seen])
@@ -145,8 +145,8 @@ class Edits:
         if dropped and not may_edit:
             raise RuntimeError(
                 f"the gradients of {_some(dropped)} were dropped after engine.backward(), perhaps "
-                "by a zero_grad(), with what the micro-batches of this step have added up. "
-                "engine.step() drops them after the update, engine.zero_grad() a step that began"
+                "by a zero_grad(), together with the sums of this step's micro-batches. "
+                "engine.step() drops them after the update, engine.zero_grad() before it"
             )
         if edited and not may_edit:
             raise RuntimeError(EDITED.format(of=_some(edited)))

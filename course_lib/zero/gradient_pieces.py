@@ -1,7 +1,7 @@
-"""This rank's gradients as parts of the logical ones, for a norm that counts each element once.
+"""This rank's gradients as parts of the logical gradients, for a norm without double counting.
 
-A shard of a flat bucket may lie across a part that is cut over tp and one that is a copy there.
-Lesson 09 needs it to clip; lesson 08 derives the norm.
+A shard of a flat bucket may overlap both a part that is sharded over tp and a replicated part.
+Lesson 09 needs this to clip, and lesson 08 derives the norm.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from course_lib.zero.shards import Copies
 def gradient_pieces(
     shards: Copies, extents: Mapping[nn.Parameter, list[Extent]], dp: Group | None
 ) -> list[Piece]:
-    """Every gradient of this rank, in pieces; `dp` is the axis that shards are cut over, None
-    where nothing is."""
+    """Return every gradient of this rank, in pieces; `dp` is the axis of the shards, or None if
+    nothing is sharded."""
     over = () if dp is None else (dp,)
     return [
         logical
@@ -35,7 +35,7 @@ def gradient_pieces(
 
 
 def not_finite(shards: Copies) -> list[str]:
-    """The parameters of which this rank has a gradient that is NaN or infinite."""
+    """Return the parameters whose gradient on this rank is NaN or infinite."""
     return [
         piece.slot.name
         for piece, part in shards.parts()

@@ -1,7 +1,7 @@
-"""Where an engine has its bytes: on the device, on the host, in files.
+"""The bytes of an engine by tier: on the device, on the host, in files.
 
-Every tensor that the model, the optimizer and the engine have is asked for its tier; a storage
-counts once. Lesson 12 sets it beside the estimate.
+Each tensor of the model, the optimizer and the engine is assigned to its tier, and a storage counts
+once. Lesson 12 compares the result with the estimate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from course_lib.zero.inference import Inference
 
 
 def holdings(engine: Engine | Inference) -> dict[str, int]:
-    """Bytes that this rank holds for training, or for inference, right now, by tier."""
+    """Return the bytes that this rank now holds for training or inference, by tier."""
     home = engine.home
     kept = [engine.model, engine.shards.memory(), home.memory()]
     if isinstance(engine, Engine):
@@ -24,9 +24,9 @@ def holdings(engine: Engine | Inference) -> dict[str, int]:
 
 
 def holdings_by_kind(engine: Engine) -> dict[str, int]:
-    """The same bytes of an engine between two steps, by what they are, as `estimate.states` names
-    them: masters are what the optimizer updates where that is a copy, staging what files go
-    through."""
+    """Return the bytes of an engine between two steps by kind, with the names of `estimate.states`.
+    Masters are separate copies that the optimizer updates; staging is memory through which files
+    are read and written."""
     shards, home, in_files = engine.shards, engine.home, engine.home.file_bytes
     parts = {id(part): part for _, part in shards.parts()}
     whole = [x for x in shards.memory() if id(x) not in parts]
@@ -44,5 +44,5 @@ def holdings_by_kind(engine: Engine) -> dict[str, int]:
 
 
 def _shapes(engine: Engine | Inference) -> str | None:
-    """Whether the model has shapes alone, which stand for memory."""
+    """Return "meta" for a model of shapes only, which count as memory; otherwise None."""
     return "meta" if next(engine.model.parameters()).is_meta else None

@@ -1,8 +1,8 @@
-"""A model at stage 3 that nobody trains: its weights, sharded over dp, stream through each forward.
+"""A model at stage 3 without training: its weights, sharded over dp, are gathered as they are used.
 
-A rank holds 1/N of the weights, on the device, the host or in files, and while a unit runs that
-unit whole: no gradient, no optimizer's state. ZeRO's other stages shard nothing that is there
-without training. Lesson 14.
+A rank holds 1/N of the weights, on the device, on the host or in files, and all weights of a unit
+while it runs, but no gradients or optimizer states. ZeRO's other stages shard only the tensors that
+training needs. Lesson 14.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from course_lib.zero.stage3.options import Fill, outlined
 
 
 class Inference(ModuleInterface):
-    """A model in evaluation, frozen, its weights sharded over the mesh's axis dp.
+    """A frozen model in evaluation mode, with its weights sharded over the mesh's axis dp.
 
-    `offload`: where a rank's shards wait between uses: None for the device, "cpu" or
-    {"parameters": "nvme", "folder": PATH}. `units`, `prefetch` and `fill` are those of an engine at
-    stage 3. `keep`: bytes of units, the smallest first, that stay whole on every rank and are never
-    sent again. All ranks of dp call it alike, as often as each other, each with a batch of its own.
-    A view of a weight that a forward puts aside is not kept: put a clone aside.
+    `offload` is the place of a rank's shards between uses: None for the device, "cpu", or
+    {"parameters": "nvme", "folder": PATH}. `units`, `prefetch` and `fill` are options of stage 3.
+    Units of at most `keep` bytes together, the smallest first, stay gathered and are never sent
+    again. All ranks of dp call the model equally often, each with its own batch. A view of a weight
+    that a forward pass saves does not stay valid, so save a clone.
     """
 
     stage = 3
@@ -49,7 +49,7 @@ class Inference(ModuleInterface):
         plan = weights_plan(offload)
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
             raise ValueError(
-                f"keep={keep!r} bytes stay whole: it has to be a whole number, 0 or more"
+                f"keep={keep!r}, the bytes that stay gathered, must be an integer of 0 or more"
             )
         self.group = dp_of(mesh)
         self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
@@ -71,7 +71,7 @@ class Inference(ModuleInterface):
             self.shards.hooks.leaves_views = False  # a unit's memory goes at once
             self._keep(keep)
         except BaseException:
-            self.home.close()  # its files are nobody's
+            self.home.close()  # removes its files
             self._thaw()
             raise
         self.partition = self.shards.partition
@@ -92,9 +92,9 @@ class Inference(ModuleInterface):
         return self.model(*args, **keys)
 
     def close(self, *, whole: bool = False) -> None:
-        """Remove the files; the shards that lay there come to the host's memory. `whole`, on all
-        ranks alike, gives the model back as it was: whole on every rank, without hooks, with its
-        modes and what is to be trained."""
+        """Remove the files after moving their shards to the host's memory. `whole`, on all ranks
+        together, restores the original model: replicated, without hooks, with its modes and its
+        trainable parameters."""
         if not self._closed:
             self._closed = True
             try:
@@ -112,32 +112,32 @@ class Inference(ModuleInterface):
             p.requires_grad_(True)
 
     def _sound(self) -> None:
-        """Whether weights may be read: always, since no update ever breaks off."""
+        """Allow reading weights, since no update can be interrupted here."""
 
 
 inference = Inference  # `zero.inference(model, mesh=…)`
 
 
 def weights_plan(offload: str | Mapping | None) -> OffloadPlan | None:
-    """The plan behind `offload=`, or a refusal: there are no states, the weights alone go away."""
+    """Return the plan for `offload=`, or raise: without states, only weights can be offloaded."""
     if offload is None:
         return None
     offload = {"parameters": "cpu"} if offload == "cpu" else offload
     if not isinstance(offload, Mapping) or offload.get("parameters") not in ("cpu", "nvme"):
         raise ValueError(
-            f"offload={offload!r}: without training there are weights alone to be put away. It "
-            "takes 'cpu', or a dict such as {'parameters': 'nvme', 'folder': PATH}"
+            f"offload={offload!r}: without training, only weights can be offloaded. Pass "
+            "'cpu', or a dict such as {'parameters': 'nvme', 'folder': PATH}"
         )
     if offload.get("optimizer") is not None:
-        raise ValueError("offload: optimizer= is of training, and here there is no optimizer")
-    # An engine that trains puts its states into files first; here there are none, and what else
-    # a plan refuses is refused of these.
+        raise ValueError("offload: optimizer= is only for training, but here there is no optimizer")
+    # A training engine puts its states into files first. Here there are none, but all other checks
+    # of a plan apply.
     OffloadPlan.named({**offload, "optimizer": offload["parameters"]}, stage=3)
     return OffloadPlan(**{"optimizer": None, **offload})
 
 
 def weights_home(plan: OffloadPlan | None, groups: Sequence[Group], device: torch.device) -> Home:
-    """Where the shards wait."""
+    """Return the place of the shards between uses."""
     if plan is None:
         return OnDevice()
     if plan.parameters == "cpu":

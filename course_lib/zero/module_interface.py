@@ -1,8 +1,8 @@
-"""What a PyTorch user looks for on a module, on an engine: train, eval, parameters, state_dict.
+"""The interface of a PyTorch module for an engine: train, eval, parameters, state_dict.
 
-It shows the engine's model under these names. A state_dict is whole, on every rank, at every stage,
-and goes into an engine of any other: one unit is whole at a time, and what is loaded is looked at
-on all ranks before a weight changes on any. Lesson 11 opens the block that both need.
+It exposes the engine's model under these names. A state_dict is complete on every rank at every
+stage, and loads into an engine of any stage. Only one unit is gathered at a time. Loading checks
+the state on all ranks before any weight changes. Both use `gathered`, see lesson 11.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from course_lib.zero.refusals import who_has
 
 
 class ModuleInterface:
-    """The names of `torch.nn.Module`, for what has a model, a partition, shards and `gathered`."""
+    """The names of `torch.nn.Module`, for a class with model, partition, shards and `gathered`."""
 
     @property
     def module(self) -> nn.Module:
@@ -38,7 +38,7 @@ class ModuleInterface:
         return self.train(False)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The model's; at stage 3 they are placeholders outside of `gathered`."""
+        """Return the model's parameters, which at stage 3 are placeholders outside `gathered`."""
         return self.model.parameters()
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -47,19 +47,19 @@ class ModuleInterface:
     def gathered(
         self, *what: nn.Module | nn.Parameter, write: bool = False
     ) -> AbstractContextManager:
-        """Have these parameters whole in here, on all ranks alike, also after `close`. What all
-        have written alike is kept; with `write`, what the group's first rank has written."""
+        """Gather these parameters for the block, on all ranks together, even after `close`. Changes
+        that all ranks make are kept or, with `write`, the changes of the group's first rank."""
         self._sound()
         if self.stage == 3:
             return self.shards.gathered(*what, write=write)
         if write:
-            raise ValueError("write= is of stage 3; here the model is whole, write to it directly")
+            raise ValueError("write= needs stage 3; at this stage, write to the model directly")
         return nullcontext()
 
     @torch.no_grad()
     def state_dict(self, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """Whole copies of the model's weights and buffers, on every rank, also after `close`; all
-        ranks call it. One unit at a time is whole on the device."""
+        """Copy the model's full weights and buffers, on every rank, even after `close`; all ranks
+        call it. Only one unit at a time is gathered on the device."""
         state: dict[str, object] = {}
         copies: dict[int, Tensor] = {}
         for names, whole in self._blocks():
@@ -74,7 +74,7 @@ class ModuleInterface:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Write whole weights and buffers into the model, at any moment, the same on all ranks; or
+        """Write full weights and buffers, the same on all ranks, into the model at any time, or
         raise on all of them."""
         shapes = {id(slot.parameter): slot.shape for slot in self.partition.slots()}
         entries = self.model.state_dict(keep_vars=True).items()
@@ -88,8 +88,8 @@ class ModuleInterface:
                         places[name].copy_(state[name])
 
     def _blocks(self) -> Iterator[tuple[list[str], AbstractContextManager]]:
-        """The state_dict's names, unit by unit, each with a block in which their tensors are whole;
-        at last those that every rank has whole anyway."""
+        """Yield the state_dict's names, unit by unit, each with a context that gathers their
+        tensors; replicated tensors come last."""
         rest = dict(self.model.state_dict(keep_vars=True))
         for unit in self.shards.units if self.stage == 3 else []:
             own = {id(slot.parameter) for slot in unit.bucket.slots}
@@ -107,13 +107,13 @@ class ModuleInterface:
 
 
 def _faults(expected: Mapping[str, torch.Size | None], state: Mapping[str, Tensor]) -> list[str]:
-    """What of a state_dict does not fit the model's, in words."""
+    """Describe the entries of a state_dict that do not match the model's."""
     faults = [f"{name} is missing" for name in expected if name not in state]
     faults += [f"{name} is not the model's" for name in state if name not in expected]
     for name, shape in expected.items():
         there = getattr(state.get(name), "shape", None)
         if name in state and there != shape:
-            faults.append(f"{name} is of shape {_words(there)}, and the model's of {_words(shape)}")
+            faults.append(f"{name} is of shape {_words(there)}, but the model's of {_words(shape)}")
     return faults
 
 
@@ -124,14 +124,14 @@ def _words(shape: torch.Size | None) -> str:
 def check_same(
     faults: list[str], state: Mapping[str, Tensor], dp: Group, groups: Sequence[Group]
 ) -> None:
-    """Refuse, on all ranks, a state_dict that is at fault on any, or not the same all over dp."""
+    """Raise on all ranks if a state_dict has faults on any rank, or differs over dp."""
     device = device_of(*groups)
     digest = torch.zeros(2, dtype=torch.int64, device=device)
     for number, name in enumerate(sorted(state)):
         if isinstance(state[name], Tensor) and not faults and computes_on(dp).type != "meta":
             digest += checksum(state[name]).to(device) * (2 * number + 1)
     with labelled("scalars"):
-        # The maxima of a number and of its opposite are opposites where all ranks have the same.
+        # The maxima of a value and of its negative cancel exactly if all ranks have the same value.
         most, least = all_reduce(torch.stack((digest, -digest)), dp, "max")
         bad = torch.stack(((most != -least).any(), torch.tensor(bool(faults), device=device)))
         bad = bad.to(torch.uint8)
@@ -142,6 +142,6 @@ def check_same(
         raise ValueError(f"load_state_dict: nothing was loaded: {who_has(faults, groups)}")
     if differ:
         raise ValueError(
-            "load_state_dict: nothing was loaded: the ranks were given different weights. Give all "
-            "of them the same, read from one file, or broadcast from one rank"
+            "load_state_dict: nothing was loaded, because the ranks got different weights. Pass "
+            "the same weights on all of them, read from one file, or broadcast from one rank"
         )

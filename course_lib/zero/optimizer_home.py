@@ -1,7 +1,7 @@
 """The home of a rank's part of the optimizer: on the device, on the host, or in files.
 
-`Home` is what the stages ask of any of them; `OnDevice`, here, is the home of an engine that
-offloads nothing, and lesson 12 derives the two others. Read it before the shards of lesson 09.
+`Home` is the interface that the stages use. `OnDevice` is the home of an engine without offload;
+lesson 12 derives the other two. Read this file before the shards of lesson 09.
 """
 
 from __future__ import annotations
@@ -15,64 +15,63 @@ from torch.optim import Optimizer
 from course_lib.zero.outside_changes import take_over
 from course_lib.zero.partition import BucketPiece
 
-# Of one bucket, what this rank updates: pieces of the model's parameters, and for each the
-# parameter that the optimizer knows it as.
+# The parameters of one bucket on this rank: pieces of the model's parameters, each with the
+# corresponding parameter of the optimizer.
 Own = Sequence[tuple[BucketPiece, nn.Parameter]]
 
 
 class Home:
-    """Where the optimizer's parameters of this rank live, with their states and gradients.
+    """The place of this rank's optimizer parameters, their states and their gradients.
 
-    What is written here is right for a home in memory; one in files has more to do.
-    `copied`: they are copies of a shard, which `gather` of the shards brings back to it.
-    `survives_errors`: an update that raised has left nothing half done.
+    The methods here fit a home in memory, and a home in files overrides them. `copied` means that
+    the parameters are copies of a shard, into which the shards' `gather` copies them back.
+    `survives_errors` means that an update that raised has changed nothing.
     """
 
     copied: bool
     survives_errors = False
-    file_bytes = 0  # of this rank's files
+    file_bytes = 0  # in this rank's files
 
     def memory(self) -> list[Tensor]:
-        """What is held in memory beside the parameters and the optimizer's states."""
+        """Return other memory of this home, besides parameters and optimizer states."""
         return []
 
     def placed(self) -> AbstractContextManager:
-        """A block whose new tensors belong to this home's tier of memory."""
+        """Return a context whose new tensors belong to this home's tier of memory."""
         return nullcontext()
 
     def together(self, *, update: bool = False) -> AbstractContextManager:
-        """A block whose errors on one rank are raised on all; all ranks enter it. `update`: it is
-        a whole update, and the error says how far that came."""
+        """Return a context whose errors on one rank are raised on all; all ranks enter it. With
+        `update` it is a full update, and the error reports its progress."""
         return nullcontext()
 
     # ---- at the start
     def store(self) -> object | None:
-        """A store for the shard of a unit (stage 3) between uses; None leaves it on the device."""
+        """Return a store for a unit's shard (stage 3) between uses; None keeps it on the device."""
 
     def keep(
         self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
-        """(shard,) numbers of bucket i → a parameter for the optimizer for each of the pieces."""
+        """(shard,) elements of bucket i -> one optimizer parameter for each of the pieces."""
         raise NotImplementedError
 
     def ready(self) -> None:
-        """Check, all ranks together, that every bucket has found its place."""
+        """Check, on all ranks together, that every bucket has its place."""
 
     def take_in(self, optimizer: Optimizer) -> None:
-        """Move in the states that the optimizer has made before its first step."""
+        """Move in the states that the optimizer has before its first step."""
 
     # ---- gradients
     def take(self, own_parts: Own, result: Tensor) -> None:
-        """Add (shard,) sums to the gradients of a bucket's parameters; it need not be awaited."""
+        """Add (shard,) sums to the gradients of a bucket's parameters, possibly asynchronously."""
         raise NotImplementedError
 
     def land(self) -> None:
-        """Wait for the gradients that are under way."""
+        """Wait for the gradients in progress."""
 
     # ---- a step
     def follow(self, own_parts: Sequence[Own], shards: Sequence[Tensor]) -> None:
-        """Start the next update of every bucket from what its shard, which stays where it is,
-        shows."""
+        """Start every bucket's next update from the values in its shard, which stays in place."""
         if self.copied:
             both = zip(own_parts, shards, strict=True)
             take_over((part, piece.of(shard)) for parts, shard in both for piece, part in parts)
@@ -82,32 +81,32 @@ class Home:
         optimizer.step()
 
     def updated(self) -> None:
-        """Take note that the shards have been gathered after a step."""
+        """Note that the shards have been gathered after a step."""
 
-    # ---- from outside
+    # ---- changes from outside
     def rewritten(self, i: int, own_parts: Own, shard: Tensor) -> None:
-        """Take over what differs in `shard`, now: it was written to, and will not last."""
+        """Copy differences from `shard` now, because it was changed and will not last."""
         if self.copied:
             take_over((part, piece.of(shard)) for piece, part in own_parts)
 
     def states(self, i: int, own_parts: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
-        """The states of each of a bucket's parameters, without numbers where a file has them."""
+        """Return the states of each parameter of a bucket, without values if a file has them."""
         return [optimizer.state.get(part, {}) for _, part in own_parts]
 
     def at_hand(
         self, i: int, own_parts: Own, optimizer: Optimizer, *, write: bool = False
     ) -> AbstractContextManager:
-        """A block in which a bucket's parameters and states lie in memory; with `write`, what they
-        are at its end is kept."""
+        """Return a context in which a bucket's parameters and states are in memory; with `write`,
+        their values at its end are kept."""
         return nullcontext()
 
     def close(self) -> None:
-        """End what is under way, and give everything back."""
+        """Finish all work in progress, and release everything."""
 
 
 class OnDevice(Home):
-    """The home of an engine that offloads nothing: views of the shards where those lie, or, with
-    `master`, copies of them in float32."""
+    """The home of an engine without offload: views of the shards, or, with `master`, copies of them
+    in float32."""
 
     survives_errors = True
 

@@ -1,9 +1,9 @@
-"""The optimizer: which may be cut, and how one is handed this rank's parts and notices nothing.
+"""The optimizer: the classes that can be sharded, and how the engine replaces their parameters.
 
-One may be cut that treats every element for itself: a shard's update is then the whole's. torch's
-own are known by name, bitsandbytes' by their bits; for any other its user has to vouch. Groups stay
-groups, a schedule goes on holding the same optimizer, and states that were made before the first
-step are cut like the parameters they belong to. Lesson 09.
+An optimizer can be sharded if it updates each element independently, because a shard's update is
+then part of the full update. torch's own optimizers are known by name, and bitsandbytes' by their
+bits; the user must confirm this for others. Groups stay groups, a schedule keeps its optimizer, and
+states from before the first step are sharded like their parameters. Lesson 09.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ ELEMENTWISE = {
 }
 TORCH_OTHERS = {
     "Adafactor": "keeps the second moments of a matrix by its rows and columns",
-    "Muon": "orthogonalizes whole matrices",
+    "Muon": "orthogonalizes full matrices",
     "LBFGS": "takes its direction and its step from products over all gradients",
-    "SparseAdam": "takes sparse gradients alone, and a shard's gradient is dense",
+    "SparseAdam": "only takes sparse gradients, while a shard's gradient is dense",
 }
-REMEDY = "Use an elementwise one, such as SGD, Adam or AdamW, or stage 0, which cuts nothing"
+REMEDY = "Use an elementwise one, such as SGD, Adam or AdamW, or stage 0, which shards nothing"
 
 
 def check_elementwise(optimizer: Optimizer, *, vouched: bool = False) -> None:
-    """Refuse an optimizer that would update a shard differently from the same part of the whole.
+    """Raise for an optimizer that might update a shard unlike the same part of the full tensor.
 
-    torch's own classes are answered by name. Another class, a subclass of one of torch's too, is
-    taken only if `vouched` for, as with DeepSpeed's zero_allow_untested_optimizer.
+    torch's own classes are recognized by name. Other classes, including subclasses of torch's, are
+    accepted only if `vouched` for, as with DeepSpeed's zero_allow_untested_optimizer.
     """
     name = type(optimizer).__name__
     if _is_torchs(optimizer) and name in TORCH_OTHERS:
         raise ValueError(
-            f"{name} updates a shard otherwise than the whole: it {TORCH_OTHERS[name]}, and a rank "
-            f"has its shard alone. {REMEDY}"
+            f"{name} updates a shard differently than the full tensor, because it "
+            f"{TORCH_OTHERS[name]}, but a rank has only its shard. {REMEDY}"
         )
     if not vouched and not is_known(optimizer) and not _keeps_32_bits(optimizer):
         raise ValueError(
-            f"{name} is none of torch's elementwise optimizers, and a rank has its shard alone: if "
-            "it looks at one element at a time (no norm, row or block) and draws no random "
+            f"{name} is not one of torch's elementwise optimizers, but a rank has only its shard. "
+            "If it uses each element on its own (no norm, row or block) and draws no random "
             f"numbers, pass elementwise=True. {REMEDY}"
         )
 
 
 def is_known(optimizer: Optimizer) -> bool:
-    """Whether it is one of torch's own that are elementwise."""
+    """Return True for torch's own elementwise optimizers."""
     return _is_torchs(optimizer) and type(optimizer).__name__ in ELEMENTWISE
 
 
 def _keeps_32_bits(optimizer: Optimizer) -> bool:
-    """Whether it is one of bitsandbytes' that neither quantizes its states nor takes norms."""
+    """Return True for bitsandbytes' optimizers that neither quantize states nor take norms."""
     options = getattr(optimizer, "args", None)
     return (
         type(optimizer).__module__.startswith("bitsandbytes.")
@@ -70,8 +70,8 @@ def _is_torchs(optimizer: Optimizer) -> bool:
 
 
 def states_of(optimizer: Optimizer, group: dict, dtype: torch.dtype) -> dict[str, torch.dtype]:
-    """The states that one of torch's optimizers keeps for every element of a group's parameters,
-    seen on another one of its class and options that has made a step."""
+    """Return the states that a torch optimizer keeps for every element of a group's parameters,
+    observed on a new optimizer of its class and options after one step."""
     device = next((p.device for p in group["params"] if not p.is_meta), torch.device("cpu"))
     part = nn.Parameter(torch.ones(3, dtype=dtype, device=device))
     part.grad = torch.ones_like(part)
@@ -82,27 +82,27 @@ def states_of(optimizer: Optimizer, group: dict, dtype: torch.dtype) -> dict[str
 
 
 def as_large(x: object, part: Tensor) -> bool:
-    """Whether a state has an element for each of the part's."""
+    """Return True for a state with one element for each element of the part."""
     return isinstance(x, Tensor) and x.shape == part.shape
 
 
 def check_fresh(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that has made steps: its moments belong to whole parameters."""
+    """Raise for an optimizer that has made steps, because its states are of full parameters."""
     for state in optimizer.state.values():
         if any(torch.is_tensor(value) and value.is_meta for value in state.values()):
             raise ValueError(
-                f"this {type(optimizer).__name__} made its states with the model, on torch's meta "
-                "device, where they have no numbers; give the model its numbers first"
+                f"this {type(optimizer).__name__} made its states with the model on torch's meta "
+                "device, where they have no values; give the model its values first"
             )
         if float(state.get("step", 1 if state else 0)) != 0:
             raise ValueError(
                 f"this {type(optimizer).__name__} has made a step already, and its states belong "
-                "to whole parameters; make the engine before the first step"
+                "to full parameters; make the engine before the first step"
             )
 
 
 def hand_over(optimizer: Optimizer, shards: Copies) -> None:
-    """Let the optimizer know this rank's parts in the place of whole parameters, group by group."""
+    """Replace the optimizer's full parameters by this rank's parts, group by group."""
     parts: dict[nn.Parameter, list[tuple[BucketPiece, nn.Parameter]]] = {}
     for piece, part in shards.parts():
         parts.setdefault(piece.slot.parameter, []).append((piece, part))

@@ -1,7 +1,7 @@
-"""Weights that were changed from outside, by a load or by hand: the next step starts from them.
+"""Changes to weights from outside, by a load or by hand, from which the next step starts.
 
-The optimizer may work on a copy of what the model computes with: in float32, on the host, in files.
-Such a copy takes over what has been written to the model since the last step. Lesson 09.
+The optimizer may use a copy of the model's weights: in float32, on the host, or in files. Such a
+copy takes over all changes made to the model since the last step. Lesson 09.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from course_lib.collectives.agreement import checksum
 from course_lib.meta import begins_at, numbers
 
-CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
+CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once, to bound the memory
 
 
 @torch.no_grad()
 def take_over(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Give each copy the elements of what is shown that differ from its own, rounded as those are;
-    all other elements keep what the rounding hides. The host waits once, however many pairs."""
+    """Update each copy where its rounded elements differ from the shown ones; all other elements
+    keep the digits that rounding hides. The host waits only once, for any number of pairs."""
     chunks = [both for pair in pairs for both in _side_by_side(*pair)]
     if not chunks:
         return
@@ -41,21 +41,21 @@ def _alike(copy: Tensor, shown: Tensor) -> Tensor:
 
 
 class Untouched:
-    """Shards as an update has left them: their checksums, from which a later write is known.
+    """Shards as an update has left them, recorded by checksums to detect later writes.
 
-    A copy on the host or in a file is then compared only with shards that were written to. Without
-    this, every step would bring all shards back from a GPU.
+    A copy on the host or in a file is then compared only with shards that have changed. Without
+    this, every step would copy all shards back from a GPU.
     """
 
     def __init__(self) -> None:
         self._sums: list[list[int]] | None = None
 
     def note(self, shards: Sequence[Tensor]) -> None:
-        """Take the shards as they are for untouched."""
+        """Record the shards in their current state as untouched."""
         self._sums = _checksums(shards)
 
     def changed(self, shards: Sequence[Tensor]) -> list[bool]:
-        """For each shard, whether it was written to since `note`; without a note, True."""
+        """Return True for each shard that has changed since `note`; without a note, all True."""
         if self._sums is None:
             return [True] * len(shards)
         now = _checksums(shards)
@@ -63,23 +63,23 @@ class Untouched:
 
 
 def _checksums(shards: Sequence[Tensor]) -> list[list[int]]:
-    """As Python's numbers, so that a rank holds no byte for them. The host waits once."""
+    """Return checksums as Python numbers, which use no tensor memory. The host waits once."""
     return torch.stack([checksum(x) for x in shards]).tolist() if shards else []
 
 
 @torch.no_grad()
 def bring_back(name: str, parameter: nn.Parameter, place: Tensor) -> None:
-    """Have a parameter lie in its place again, with the elements that `p.data = x` gave it."""
+    """Move a parameter back to its place, with the elements that `p.data = x` gave it."""
     if begins_at(parameter) == begins_at(place):
         return
     if parameter.shape != place.shape:
         raise RuntimeError(
-            f"{name} was given a tensor of shape {tuple(parameter.shape)} as its data, and is of "
+            f"{name} was given a tensor of shape {tuple(parameter.shape)} as its data, but is of "
             f"shape {tuple(place.shape)}; nothing was updated"
         )
     parameter.data = place.copy_(parameter.data)
 
 
 def _chunks(x: Tensor, size: int) -> tuple[Tensor, ...]:
-    """Parts of a tensor that share its memory; all of it where its elements do not lie in a row."""
+    """Split a tensor into views; a tensor that is not contiguous is one chunk."""
     return x.view(-1).split(size) if x.is_contiguous() else (x,)

@@ -1,7 +1,7 @@
-"""Parameters laid end to end in flat buckets, and each bucket cut over the ranks.
+"""Parameters concatenated in flat buckets, and each bucket sharded over the ranks.
 
-A bucket is filled up with padding to a multiple of the ranks, so that one message with equal pieces
-carries it; padding is no parameter and nobody trains it. Lesson 09 derives it.
+A bucket is padded to a multiple of the number of ranks, so that one message with equal pieces can
+carry it. The padding is not a parameter and is never trained. Lesson 09 derives it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from course_lib.layout import Box, flat, flat_boxes
 from course_lib.layout.cut import FlatCut
 
 BUCKET = 25 << 20  # bytes; torch's DDP has the same
-IN_FLIGHT = 2  # buckets whose messages may be under way: each holds memory of its own
+IN_FLIGHT = 2  # most buckets with messages in progress, since each needs memory
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """Where a parameter lies in its bucket."""
+    """The place of a parameter in its bucket."""
 
     name: str
     parameter: nn.Parameter
     start: int
-    shape: torch.Size  # at stage 3 a parameter's own is 0 between uses
+    shape: torch.Size  # at stage 3 the parameter itself is empty between uses
 
     @property
     def numel(self) -> int:
@@ -40,8 +40,8 @@ class Slot:
 
 
 class BucketPiece(NamedTuple):
-    """What one rank's shard holds of a parameter: elements `start` to `stop` of the parameter,
-    which lie from `at` on in the shard."""
+    """A rank's part of a parameter: elements `start` to `stop` of the parameter, at position `at`
+    in the rank's shard."""
 
     slot: Slot
     start: int
@@ -53,12 +53,12 @@ class BucketPiece(NamedTuple):
         return self.stop - self.start
 
     def of(self, shard: Tensor) -> Tensor:
-        """Its place in a shard."""
+        """Return the view of this piece in a shard."""
         return shard[self.at : self.at + self.numel]
 
 
 class Bucket:
-    """Some parameters of one dtype on one device, end to end, and the cut of them over n ranks."""
+    """Concatenated parameters of one dtype on one device, and their split over n ranks."""
 
     def __init__(self, slots: Sequence[Slot], n: int):
         self.slots = tuple(slots)
@@ -71,25 +71,25 @@ class Bucket:
         return self.cut.padded
 
     def buffer(self, dtype: torch.dtype | None = None) -> Tensor:
-        """Zeros as long as the bucket with its padding."""
+        """Return zeros of the bucket's length with padding."""
         return torch.zeros(self.padded, dtype=dtype or self.dtype, device=self.device)
 
     def room(self) -> Tensor:
-        """A buffer to be filled: zeros in the padding alone."""
+        """Return a buffer to be filled, in which only the padding is zeroed."""
         buffer = torch.empty(self.padded, dtype=self.dtype, device=self.device)
         buffer[self.cut.total :].zero_()
         return buffer
 
     def view(self, buffer: Tensor, slot: Slot) -> Tensor:
-        """A parameter's place in a buffer, in the parameter's shape."""
+        """Return a parameter's view of a buffer, in the parameter's shape."""
         return buffer[slot.start : slot.stop].view(slot.shape)
 
     def shard(self, buffer: Tensor, rank: int) -> Tensor:
-        """The piece of a buffer that is a rank's, padding and all."""
+        """Return a rank's piece of a buffer, including padding."""
         return buffer[rank * self.cut.shard : (rank + 1) * self.cut.shard]
 
     def pieces(self, rank: int) -> list[BucketPiece]:
-        """The parameters that a rank's shard holds something of, in their order."""
+        """Return the pieces of parameters in a rank's shard, in order."""
         first, last = self.cut.span(rank)
         pieces = []
         for slot in self.slots:
@@ -102,7 +102,7 @@ class Bucket:
 
 
 class Partition:
-    """Every parameter in a bucket, every bucket over n ranks."""
+    """The assignment of every parameter to a bucket, and of every bucket to n ranks."""
 
     def __init__(self, buckets: Sequence[Bucket], n: int):
         self.buckets, self.n = tuple(buckets), n
@@ -110,20 +110,20 @@ class Partition:
 
     @property
     def numel(self) -> int:
-        """Numbers that are parameters."""
+        """The number of elements of all parameters."""
         return sum(bucket.cut.total for bucket in self.buckets)
 
     @property
     def padded(self) -> int:
-        """Numbers that messages carry: parameters and padding."""
+        """The number of elements in messages: parameters and padding."""
         return sum(bucket.padded for bucket in self.buckets)
 
     def slots(self) -> Iterator[Slot]:
-        """Where every parameter lies."""
+        """Return the slots of all parameters."""
         return (slot for bucket in self.buckets for slot in bucket.slots)
 
     def boxes(self, parameter: nn.Parameter, rank: int) -> list[Box]:
-        """The parts of a parameter that `rank` holds, in the order in which they lie in its
+        """Return the parts of a parameter on `rank`, in the order in which they appear in its
         shard."""
         bucket, slot = self.where[parameter]
         pieces = [piece for piece in bucket.pieces(rank) if piece.slot is slot]
@@ -133,10 +133,10 @@ class Partition:
 def partition(
     named: Iterable[tuple[str, nn.Parameter]], n: int, *, most_bytes: int = BUCKET
 ) -> Partition:
-    """Buckets of at most `most_bytes`, filled from the last parameter to the first: gradients come
-    in that order, so that a bucket is full while the backward still works on the ones before."""
+    """Fill buckets of at most `most_bytes` from the last parameter to the first. Gradients arrive
+    in that order, so a bucket becomes full while the backward pass continues."""
     if most_bytes < 1:
-        raise ValueError(f"most_bytes={most_bytes} has to be 1 or more")
+        raise ValueError(f"most_bytes={most_bytes} must be 1 or more")
     open_slots: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     closed: list[list[Slot]] = []
     seen: set[nn.Parameter] = set()
@@ -155,7 +155,7 @@ def partition(
 
 
 def end_to_end(named: Iterable[tuple[str, nn.Parameter]]) -> list[list[Slot]]:
-    """The parameters one after another, those of each dtype and device by themselves."""
+    """Concatenate the parameters, separately for each dtype and device."""
     kinds: dict[tuple[torch.dtype, torch.device], list[Slot]] = {}
     for name, parameter in named:
         slots = kinds.setdefault((parameter.dtype, parameter.device), [])
@@ -165,8 +165,8 @@ def end_to_end(named: Iterable[tuple[str, nn.Parameter]]) -> list[list[Slot]]:
 
 
 def through(box: Box, dim: int, spans: Sequence[tuple[int, int]]) -> list[Box]:
-    """A box of a rank's tensor as boxes of the logical one, of which the rank holds these spans of
-    `dim`, one after another."""
+    """Map a box of a rank's tensor to boxes of the logical tensor, of which the rank holds these
+    consecutive spans of `dim`."""
     hits, first = [], 0
     start, stop = box.offset[dim], box.offset[dim] + box.size[dim]
     for begin, end in spans:
@@ -175,7 +175,7 @@ def through(box: Box, dim: int, spans: Sequence[tuple[int, int]]) -> list[Box]:
             hits.append((begin + a - first, b - a))
         first += end - begin
     before = [range(o, o + s) for o, s in zip(box.offset[:dim], box.size[:dim], strict=True)]
-    # Several spans of a row come one after another, so each row is then a box of its own.
+    # Several spans of a row are not adjacent, so each row becomes a separate box.
     rows = [box] if len(hits) < 2 else [_row(box, index) for index in itertools.product(*before)]
     return [_with(row, dim, offset, size) for row in rows for offset, size in hits]
 

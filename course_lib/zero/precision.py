@@ -1,7 +1,7 @@
-"""Half precision: the model in 16 bits, the optimizer on a copy in 32, and fp16's loss scale.
+"""Half precision: a model in 16 bits, an optimizer with a 32-bit copy, and fp16's loss scale.
 
-An update far smaller than its weight is lost in 16 bits; the copy keeps it. fp16 loses small
-gradients too, unless the loss is scaled up first. Lesson 09 derives the copy, lesson 10 the scale.
+An update far smaller than its weight is lost in 16 bits, but the copy keeps it. fp16 also loses
+small gradients unless the loss is scaled up. Lesson 09 derives the copy, lesson 10 the scale.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass
 class LossScale:
-    """fp16's factor of the loss: doubled after `window` good steps, halved by an overflow, once
-    `patience` (`hysteresis`) of them have come. The figures are DeepSpeed's, and so is that the
-    first good step after an overflow is not counted. The patience comes back when the scale is
-    doubled; with `consecutive`, after any good step. With `stops` an overflow at the least scale
-    ends the training; without, the step is skipped again."""
+    """fp16's factor of the loss, which doubles after `window` good steps and is halved by the last
+    of `patience` (`hysteresis`) overflows. The defaults are DeepSpeed's. As in DeepSpeed, the first
+    good step after an overflow does not count, and the patience is restored when the scale doubles,
+    or, with `consecutive`, after any good step. With `stops`, an overflow at the least scale ends
+    the training; otherwise the step is skipped again."""
 
     value: float = 2.0**16
     window: int = 1000
     patience: int = 2
     least: float = 1.0
-    good: int = -1  # steps in a row, but for the first
-    left: int = field(default=0)  # of the patience; 0: all of it
+    good: int = -1  # consecutive good steps, without the first
+    left: int = field(default=0)  # remaining patience; 0 means all
     consecutive: bool = False
     stops: bool = False
 
@@ -35,11 +35,11 @@ class LossScale:
         self.left = self.left or self.patience
         if not (self.value >= self.least > 0 and self.window >= 1 and self.patience >= 1):
             raise ValueError(
-                f"{self}: value has to be at least `least`, which is above 0; the others 1 or more"
+                f"{self}: value must be at least `least`, which is above 0, the others 1 or more"
             )
 
     def after(self, overflow: bool) -> None:
-        """Take note of a step: whether some gradient on some rank was inf or NaN."""
+        """Record a step; `overflow` is True if some gradient on some rank was inf or NaN."""
         if not overflow:
             self.good += 1
             if self.consecutive:
@@ -61,15 +61,15 @@ class LossScale:
 
 @dataclass(frozen=True)
 class Precision:
-    """The dtype of the model, and whether the optimizer works on a copy in float32."""
+    """The dtype of the model, and the choice of a float32 copy for the optimizer."""
 
-    dtype: torch.dtype | None  # None: as the model is
+    dtype: torch.dtype | None  # None keeps the model's dtype
     master: bool
     scale: LossScale | None = None
 
     @classmethod
     def named(cls, name: str | torch.dtype | Precision) -> Precision:
-        if isinstance(name, Precision):  # each engine finds a scale of its own
+        if isinstance(name, Precision):  # each engine finds its own scale
             return replace(name, scale=copy.copy(name.scale))
         if name == "as is":
             return cls(None, False)
@@ -77,7 +77,7 @@ class Precision:
             name = str(name).removeprefix("torch.")
         if name not in DTYPES:
             raise ValueError(
-                f"precision={name!r} is none of {', '.join(DTYPES)}, or 'as is' for the model's own"
+                f"precision={name!r} must be one of {', '.join(DTYPES)}, or 'as is' to keep it"
             )
         dtype = DTYPES[name]
         half = dtype != torch.float32

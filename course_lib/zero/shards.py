@@ -1,7 +1,7 @@
-"""What the optimizer updates: views of this rank's shard, or a float32 copy of them.
+"""The parameters of the optimizer: views of this rank's shard, or a float32 copy of them.
 
-An optimizer never sees padding: it gets, of every parameter, the part that lies in this rank's
-shard, as a parameter of its own. Lesson 09 derives it.
+An optimizer never sees padding. For every parameter it gets the part in this rank's shard, as a
+separate parameter. Lesson 09 derives it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from course_lib.zero.optimizer_home import Home
 from course_lib.zero.outside_changes import bring_back, take_over
 from course_lib.zero.partition import IN_FLIGHT, BucketPiece, Partition
 
-# (name, start, stop, place): put these elements of a parameter, flat, into `place`.
+# (name, start, stop, place): read these elements of a flat parameter into `place`.
 Read = Callable[[str, int, int, Tensor], None]
 
 
 class Copies:
-    """Stage 0: every rank updates everything, in the model itself or in a copy in float32."""
+    """Stage 0: every rank updates all parameters, in the model or in a float32 copy."""
 
     @torch.no_grad()
     def __init__(self, partition: Partition, group: Group, home: Home):
@@ -39,11 +39,11 @@ class Copies:
             self.own.append(parts)
 
     def parts(self) -> Iterator[tuple[BucketPiece, nn.Parameter]]:
-        """Every piece of a parameter that this rank updates, and what the optimizer knows it as."""
+        """Return pairs of a parameter's piece on this rank and the optimizer's parameter for it."""
         return (pair for own in self.own for pair in own)
 
     def memory(self) -> list[Tensor]:
-        """What lies in memory for the update and for what it is brought back to."""
+        """Return the tensors in memory for the update and its result."""
         return [part for _, part in self.parts()]
 
     def take(self, i: int, result: Tensor) -> None:
@@ -51,31 +51,30 @@ class Copies:
         self.home.take(self.own[i], result)
 
     def land(self) -> None:
-        """Wait for gradients that are on their way to where they are used."""
+        """Wait for gradients that are still being copied."""
         self.home.land()
 
     @torch.no_grad()
     def take_over(self) -> None:
-        """Before an update: what was written to the model since the last one is what it starts
-        from."""
+        """Prepare an update: take over all changes made to the model since the last one."""
         if self.home.copied:
             take_over((part, piece.slot.parameter) for piece, part in self.parts())
 
     @torch.no_grad()
     def gather(self) -> None:
-        """After the update: bring it back into the model, on every rank."""
+        """Copy the result of an update into the model, on every rank."""
         if self.home.copied:
             for piece, part in self.parts():
                 piece.slot.parameter.copy_(part)
 
     def fill(self, read: Read) -> None:
-        """After the parts were read from somewhere: all of them are here."""
+        """Complete the model after its parts were read; here all of them are on this rank."""
         self.gather()
 
 
 class Shards(Copies):
-    """Stages 1 and 2: the model whole, in the flat buffers of its buckets, and of each the shard
-    that this rank updates: in the buffers' own memory, or where its home has a copy."""
+    """Stages 1 and 2: the full model in flat buffers of its buckets, and the shards that this rank
+    updates, in the memory of the buffers or in copies in its home."""
 
     @torch.no_grad()
     def __init__(self, partition: Partition, group: Group, home: Home):
@@ -109,7 +108,7 @@ class Shards(Copies):
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Give every rank every shard, after the owners have updated theirs."""
+        """Gather all shards on every rank, after their owners have updated them."""
         under_way: deque[Handle] = deque()
         for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
             shard = bucket.shard(buffer, self.rank)
@@ -124,7 +123,7 @@ class Shards(Copies):
 
     @torch.no_grad()
     def fill(self, read: Read) -> None:
-        """`gather` without a message: what is not this rank's part is read as well."""
+        """Complete the model without a message, by reading the other ranks' parts as well."""
         for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
             shard, spans = bucket.shard(buffer, self.rank), {}
             for piece, part in own:

@@ -1,7 +1,7 @@
-"""ZeRO-1: each rank updates its own shard, so it holds the optimizer's states of that shard alone.
+"""ZeRO-1: each rank updates its own shard, so it has only the optimizer states of that shard.
 
-The gradients' all-reduce becomes a reduce-scatter, and what it lacks, an all-gather, comes after
-the update and carries parameters: the same bytes. Lesson 09 derives it.
+The gradients' all-reduce becomes a reduce-scatter. Its other half, an all-gather, follows the
+update and carries parameters instead, with the same bytes. Lesson 09 derives it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.zero.shards import Shards
 
 
 class ScatteredGradients(Gradients):
-    """Whole gradients add up on each rank; then each gets the sums of its own shard."""
+    """Full gradients that accumulate on each rank, followed by sums of only its shard."""
 
     in_flight = IN_FLIGHT
 
@@ -42,7 +42,7 @@ class ScatteredGradients(Gradients):
             for _, part in own:
                 part.grad = None
             self.shards.take(i, shard)
-            for slot in bucket.slots:  # beyond the shard it is this rank's own, and no sum
+            for slot in bucket.slots:  # outside the shard it is not a sum
                 slot.parameter.grad = None
         self.shards.land()
         for piece, part in self.shards.parts():

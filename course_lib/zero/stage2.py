@@ -1,7 +1,7 @@
 """ZeRO-2: a gradient is sent as soon as its bucket is full, and only the shard's sum is kept.
 
-What is not kept cannot wait for the next micro-batch either: accumulation now costs a
-reduce-scatter each time. Lesson 10 derives it.
+A gradient that is not kept cannot wait for the next micro-batch, so accumulation now costs one
+reduce-scatter per micro-batch. Lesson 10 derives it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.zero.shards import Shards
 
 
 class ShardGradients(Gradients):
-    """Whole gradients live from their bucket's first to its sending; shards add up."""
+    """Full gradients, kept only until their bucket is sent, and sums that the shards accumulate."""
 
     keep = False
     in_flight = IN_FLIGHT
@@ -25,12 +25,12 @@ class ShardGradients(Gradients):
     def __init__(self, partition: Partition, group: Group, shards: Shards):
         super().__init__(partition, group)
         self.shards = shards
-        self.so_far: set[nn.Parameter] = set()  # used, since the last `forget`
+        self.so_far: set[nn.Parameter] = set()  # used since the last `forget`
 
     def send(self, i: int, buffer: Tensor) -> Handle:
         for slot in self.partition.buckets[i].slots:
             slot.parameter.grad = None
-        self.buffers[i] = None  # the message holds it as long as it is under way
+        self.buffers[i] = None  # the message in progress holds it
         return reduce_scatter(buffer, self.group, async_op=True)
 
     def receive(self, i: int, result: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""An engine's training state as named tensors and counters: what a checkpoint takes and puts back.
+"""An engine's training state as named tensors and counters, for checkpoints.
 
-Each rank gives what it updates and the optimizer's states of it, one by one, and takes them back
-bit for bit where everything is cut alike. The model's buffers, and below stage 3 its frozen
-parameters, are in no part: they are in the `state_dict`. Lesson 14 writes files of them.
+Each rank returns the parameters that it updates and their optimizer states one by one, and restores
+them bit by bit under the same sharding. The model's buffers and, below stage 3, its frozen
+parameters are not included, because they are in the `state_dict`. Lesson 14 writes the files.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from course_lib.zero.partition import BucketPiece
 from course_lib.zero.shards import Copies, Read
 
 Slot = tuple[torch.dtype, tuple[int, ...]]
-Into = Callable[[str, Tensor], bool]  # (name, place): read to that place, or say that it cannot be
+Into = Callable[[str, Tensor], bool]  # (name, place) -> True if it was read to that place
 VALUE = "value"
-NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}  # as a tensor of no dims
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}  # as a tensor without dims
 KINDS = {kind.__name__: kind for kind in NUMBERS}
 PLAIN = (bool, int, float, str, type(None))
 NOT_OPTIONS = {"params", "param_names"}
 
 
 class TrainingState:
-    """The training state of what has shards, a home, an optimizer and a precision."""
+    """The training state of an object with shards, a home, an optimizer and a precision."""
 
     def own_slots(self) -> dict[str, Slot]:
-        """Names, dtypes and shapes of what this rank updates and of the optimizer's states of it:
-        `blocks.0.mlp.up.weight[0:128]:value`, `…:exp_avg`, `…:step`. No file is read."""
+        """Return names, dtypes and shapes of the parameters that this rank updates and of their
+        states: `blocks.0.mlp.up.weight[0:128]:value`, `…:exp_avg`, `…:step`. No file is read."""
         self._usable()
         slots = {}
         for i, own in enumerate(self.shards.own):
@@ -43,8 +43,8 @@ class TrainingState:
         return slots
 
     def own_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, tensor) in the order of `own_slots`, between two steps; each tensor is valid until
-        the next is asked for. What was written to the model since the last step is in them."""
+        """Yield (name, tensor) in the order of `own_slots`, between two steps. Each tensor is valid
+        until the next one. Changes made to the model since the last step are included."""
         self._usable()
         if self._micros.begun:
             raise RuntimeError(
@@ -68,17 +68,17 @@ class TrainingState:
         others: Read | None = None,
         into: Into | None = None,
     ) -> None:
-        """Put back what `own_slots` named and `own_tensors` gave; all ranks call it, before the
-        first step or later. Where names or shapes do not fit on a rank, all raise ValueError, and
-        nothing was put back; gradients since the last step are dropped. At stages 1 and 2 the other
-        ranks' elements are gathered, or, with `others(name, start, stop, place)`, read.
-        `into(name, place)` may read to where a tensor lies already, and says whether it did."""
+        """Restore the tensors of `own_slots` and `own_tensors`; all ranks call it at any time. If
+        names or shapes do not fit on a rank, all raise ValueError and nothing is restored.
+        Gradients since the last step are dropped. At stages 1 and 2 the other ranks' elements are
+        gathered, or read with `others(name, start, stop, place)`. `into(name, place)` may read
+        directly to a tensor's place and returns True if it did."""
         self.zero_grad()
         others = others if self.stage in (1, 2) else None
         slots = {name: (dtype, tuple(shape)) for name, (dtype, shape) in slots.items()}
         reports = who_says(_fault(self.shards, self.optimizer, slots), self.groups)
         if reports:
-            raise ValueError(f"put_own: nothing was put back: {by_rank(reports)}")
+            raise ValueError(f"put_own: nothing was restored: {by_rank(reports)}")
         error = None
         try:
             self._put_all(slots, read, into)
@@ -86,7 +86,7 @@ class TrainingState:
                 self.shards.fill(others)
         except Exception as met:
             error = met
-        more = ". The states were put back in part; begin again with a new engine"
+        more = ". Only part of the states was restored; start again with a new engine"
         try:
             together(error, self.groups, more)
         except OSError as said:
@@ -104,7 +104,7 @@ class TrainingState:
         for name in slots:
             names.setdefault(name.rpartition(":")[0], []).append(name)
         group_of, states = _groups(self.optimizer), self.optimizer.state
-        self.shards.take_over()  # a parameter that was given other memory comes back to its place
+        self.shards.take_over()  # moves parameters with new memory back to their place
         for i, own in enumerate(self.shards.own):
             with self.home.at_hand(i, own, self.optimizer, write=True), self.home.placed():
                 for piece, part in own:
@@ -112,8 +112,8 @@ class TrainingState:
                     _put_part(part, some, read, into, states, group_of.get(part, {}))
 
     def counters(self) -> dict:
-        """What else goes on after a checkpoint, as JSON has it: the steps that were skipped, the
-        loss scale, and the options of the optimizer's groups, which a schedule may have changed."""
+        """Return other state for a checkpoint, as JSON: skipped steps, the loss scale, and the
+        options of the optimizer's groups, which a schedule may have changed."""
         scale = self.precision.scale
         groups = self.optimizer.param_groups
         return {
@@ -123,18 +123,18 @@ class TrainingState:
         }
 
     def set_counters(self, counters: Mapping) -> None:
-        """Go on from another engine's counters."""
+        """Continue from the counters of a different engine."""
         scale, groups = self.precision.scale, self.optimizer.param_groups
         if (scale is None) != (counters["scale"] is None):
             there, here = ("with", "without") if scale is None else ("without", "with")
             raise ValueError(
-                f"set_counters: they are of a training {there} a loss scale, and this engine is "
-                f"{here}; make it with the same precision="
+                f"set_counters: they are from training {there} a loss scale, but this engine is "
+                f"{here}. Make it with the same precision="
             )
         if len(counters["groups"]) != len(groups):
             raise ValueError(
-                f"set_counters: the optimizer had {len(counters['groups'])} groups, and this one "
-                f"has {len(groups)}; make it of the same groups"
+                f"set_counters: the optimizer had {len(counters['groups'])} groups, but this one "
+                f"has {len(groups)}. Make it from the same groups"
             )
         self.skipped = counters["skipped"]
         for name, value in (counters["scale"] or {}).items():
@@ -148,7 +148,7 @@ class TrainingState:
 
 
 def entries(piece: BucketPiece, part: nn.Parameter, state: Mapping) -> Iterator[tuple[str, Tensor]]:
-    """A part's value and its states by their names; a state that is a number is a tensor too."""
+    """Yield a part's value and its states by name; numbers become tensors."""
     label = label_of(piece)
     yield f"{label}:{VALUE}", part.detach()
     for name, x in state.items():
@@ -160,7 +160,7 @@ def entries(piece: BucketPiece, part: nn.Parameter, state: Mapping) -> Iterator[
             yield f"{label}:{name} ({kind.__name__})", x
         elif x is not None:
             raise ValueError(
-                f"the optimizer keeps {name!r} for {piece.slot.name}, a {type(x).__name__}: a "
+                f"the optimizer keeps {name!r} for {piece.slot.name}, a {type(x).__name__}, but a "
                 "checkpoint takes tensors and numbers. Use one of torch's optimizers"
             )
 
@@ -175,9 +175,9 @@ def _put_part(
     read: Callable[[str], Tensor],
     into: Into | None,
     states: MutableMapping[nn.Parameter, dict],
-    group: Mapping,  # empty where the part is frozen
+    group: Mapping,  # empty if the part is frozen
 ) -> None:
-    """Put a part's value and its states back; it has no others afterwards."""
+    """Restore a part's value and its states, which replace all earlier states."""
     before, state = states.pop(part, {}), {}
     for name, slot in slots.items():
         key, kind = _key_and_kind(name)
@@ -198,7 +198,7 @@ def _put_part(
 
 
 def _takes(place: object, slot: Slot) -> bool:
-    """Whether a tensor is memory of the host's that can be read into."""
+    """Return True for host memory into which a tensor can be read."""
     if not isinstance(place, Tensor) or not place.dim():
         return False
     return place.device.type == "cpu" and place.is_contiguous() and _slot(place) == slot
@@ -207,12 +207,12 @@ def _takes(place: object, slot: Slot) -> bool:
 def _read(name: str, slot: Slot, read: Callable[[str], Tensor]) -> Tensor:
     x = read(name)
     if _slot(x) != slot:
-        raise ValueError(f"{name} was to be {slot}, and was read as {_slot(x)}")
+        raise ValueError(f"{name} should be {slot}, but was read as {_slot(x)}")
     return x
 
 
 def _key_and_kind(name: str) -> tuple[str, type | None]:
-    """(the state that a tensor is of, and, if that is a number and no tensor, which kind)."""
+    """Return (the state's name, and its Python type if it is a number, else None)."""
     key = name.rpartition(":")[2]
     for word, kind in KINDS.items():
         if key.endswith(f" ({word})"):
@@ -221,8 +221,8 @@ def _key_and_kind(name: str) -> tuple[str, type | None]:
 
 
 def _placed(name: str, x: Tensor, before: object, part: nn.Parameter, group: Mapping) -> Tensor:
-    """A state's numbers where the optimizer looks for them, as torch's own load_state_dict has it:
-    beside the parameter, but for a count of steps."""
+    """Return a state's values where the optimizer expects them, as in torch's load_state_dict: next
+    to the parameter, except a count of steps."""
     if isinstance(before, Tensor) and _slot(before) == _slot(x):
         return before.copy_(x)
     if as_large(x, part) and name != "step":
@@ -232,13 +232,13 @@ def _placed(name: str, x: Tensor, before: object, part: nn.Parameter, group: Map
 
 
 def _fault(shards: Copies, optimizer: Optimizer, slots: Mapping[str, Slot]) -> str | None:
-    """In words, the first slot that does not fit this rank's; None if all fit."""
+    """Describe the first slot that does not match this rank's parts; None if all match."""
     parts = {label_of(piece): part for piece, part in shards.parts()}
     by_label: dict[str, dict[str, Slot]] = {label: {} for label in parts}
     for name, slot in slots.items():
         label, _, key = name.rpartition(":")
         if label not in parts:
-            return f"{name} is not among what this rank updates"
+            return f"{name} is not among the parameters that this rank updates"
         by_label[label][key] = slot
     group_of, kind = _groups(optimizer), type(optimizer).__name__
     keeps: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
@@ -248,8 +248,8 @@ def _fault(shards: Copies, optimizer: Optimizer, slots: Mapping[str, Slot]) -> s
             return f"{label}:{VALUE} is missing"
         if slot != _slot(part):
             there, here = (f"{str(d)[6:]} of shape {shape}" for d, shape in (slot, _slot(part)))
-            return f"{label}:{VALUE} is {there}, and the engine's {here}"
-        # What another optimizer keeps, and from which step on, nobody knows.
+            return f"{label}:{VALUE} is {there}, but the engine's is {here}"
+        # The states of an optimizer that is not torch's, and their first step, are unknown.
         if by_label[label] and is_known(optimizer):
             group = group_of[part]
             if (id(group), part.dtype) not in keeps:
@@ -266,10 +266,10 @@ def _fault(shards: Copies, optimizer: Optimizer, slots: Mapping[str, Slot]) -> s
 
 def _differs(there: torch.dtype | None, here: torch.dtype | None, kind: str) -> str:
     if there is None:
-        return f"is missing, which this {kind} keeps for every element"
+        return f"is missing, but this {kind} keeps it for every element"
     if here is None:
         return f"is a state that this {kind} does not keep"
-    return f"is {there}, and this {kind} keeps it in {here}"
+    return f"is {there}, but this {kind} keeps it in {here}"
 
 
 def _groups(optimizer: Optimizer) -> dict[nn.Parameter, dict]:
@@ -281,7 +281,7 @@ def _slot(x: Tensor) -> Slot:
 
 
 def _options(group: Mapping) -> dict:
-    """A group's options that are numbers, words, or a few of them."""
+    """Return a group's options that are numbers, strings, or short lists of them."""
     options = {}
     for name, value in group.items():
         if name in NOT_OPTIONS:

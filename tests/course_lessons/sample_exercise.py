@@ -97,5 +97,5 @@ WRONG = {  # how: (what in an answer is changed, into what; the name)
     "no f": (ANSWER, "copy(x, group)", "x", "f left out"),
     "no bias": (ANSWER, " + bias", "", "bias left out"),
     "a message more": (ANSWER, "    return ", "    y = ", "gathered in vain"),
-    "the group on the class": (OWN_PAIR, "ctx.group", "Enter.group", "two at once"),
+    "the group on the class": (OWN_PAIR, "ctx.group", "Enter.group", "several calls at once"),
 }

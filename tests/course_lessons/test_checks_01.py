@@ -120,7 +120,7 @@ def test_a_blank_is_not_attempted(desk, body):
 def test_a_cell_that_was_never_run_is_not_attempted(desk):
     verdict = desk.check(NAME, {})
     assert verdict.outcome == "not attempted"
-    assert "run the cell" in verdict.text
+    assert "Run the cell" in verdict.text
 
 
 def test_trial_runs_below_the_answer_stay_out():

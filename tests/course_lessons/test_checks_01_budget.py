@@ -56,7 +56,7 @@ RINGS = {
     "the rest in the last chunk": (
         changed("cut(len(x), n)", "[len(x) // n] * (n - 1) + [len(x) - len(x) // n * (n - 1)]"),
         "message too long",
-        "does not divide in one chunk?",
+        "remainder of the division in one chunk?",
     ),
     "n steps in each round": (
         changed("2 * (n - 1)", "2 * n"),
@@ -68,16 +68,16 @@ RINGS = {
         "one step too many",
         "5 messages instead of 4, which is one step too many in one of the rounds",
     ),
-    "the lesson's": (FROM_THE_LESSON, "room of another length", "as long as what it sends"),
+    "the lesson's": (FROM_THE_LESSON, "buffer of wrong length", "as long as its outgoing chunk"),
     "read before the wait": (TOO_EARLY, "read too early", "values that no rank had"),
     "all send first": (
         changed(WAIT, "").replace(SEND, SEND.replace("sending = dist.isend", "dist.send")),
         "deadlock",
-        "until its message is taken, and no rank takes one",
+        "until its message is received, but no rank receives",
     ),
     "torch's rank": (
         changed("group.rank()", "dist.get_rank()"),
-        "not of the group",
+        "uses world numbers",
         "on a group of 2 out of 3 ranks",
     ),
     "no group": (
@@ -101,14 +101,18 @@ GATHERS = {
     ),
     "my own n times": (
         "def all_gather_uneven(piece, group):\n    return [piece] * group.size()\n",
-        "nobody asked",
-        "No rank sent",
+        "nothing sent",
+        "The ranks did not send or receive anything",
     ),
-    "n steps": (GATHER.replace("range(n - 1)", "range(n)"), "one step too many", "its own home"),
+    "n steps": (
+        GATHER.replace("range(n - 1)", "range(n)"),
+        "one step too many",
+        "its own data back",
+    ),
     "n steps for the pieces": (
         GATHER.replace(PIECES_ROUND, PIECES_ROUND.replace("range(n - 1)", "range(n)")),
         "one step too many",
-        "n−1 steps are enough",
+        "needs only n−1 steps",
     ),
 }
 
@@ -150,11 +154,11 @@ def test_a_send_that_nobody_waited_for_is_told_from_a_deadlock():
     ended = SimpleNamespace(busy="", interrupted=False, scene=scene)
     finding = judge._finding(ended, "here")
     assert finding.name == "send not waited for"
-    assert "Keep what isend returns, and wait for it" in finding.text
+    assert "Keep the object that isend returns, and wait for it" in finding.text
     scene.facts[2] = Fact(1, "waited", "waited in recv(from rank 0) for rank 0")
     finding = judge._finding(ended, "here")
     assert finding.name == "deadlock"
-    assert "does every receive have its send" in finding.text
+    assert "Does every receive have a matching send" in finding.text
 
 
 def test_few_accidents_are_compared_without_a_ratio(desk):

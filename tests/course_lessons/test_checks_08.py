@@ -21,7 +21,7 @@ from tests.course_lessons.answers.lesson_08 import WRONG_CLIP
 def test_a_norm_that_is_a_little_off_is_not_called_one_times_right(norm, said):
     told = {"norm": norm, "want": 2.0, "most": 9.0, "readings": [("averaged", 7.0)]}
     told |= {"cut": 1, "factors": {"a shard": 1.0, "a copy": 1.0}}
-    with pytest.raises(Finding, match=f"is {said} times what it should be here") as found:
+    with pytest.raises(Finding, match=f"is {said} times the correct value here") as found:
         clip._look_at_norms([told], "here")
     assert found.value.name == "wrong norm"
 

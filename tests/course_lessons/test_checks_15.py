@@ -60,7 +60,7 @@ def test_cases_that_do_not_tell_a_wrong_idea_from_the_right_one_are_not_drawn():
         ("twice",), 2, lambda r, k: {"x": r.randint(1, 9)}, lambda c: {"twice": 2 * c["x"]},
         (alike,),
     )  # fmt: skip
-    with pytest.raises(RuntimeError, match="tell 1 ideas apart"):
+    with pytest.raises(RuntimeError, match="distinguish all 1 ideas"):
         blind.drawn(1)
 
 

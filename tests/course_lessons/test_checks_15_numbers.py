@@ -36,7 +36,7 @@ RIGHT = {
     "tokens, half the width": gradients(2048) / block(1, h=2048),
 }
 MISREAD = {
-    "weights not cut": {"over dp": 754.975},
+    "weights not sharded": {"over dp": 754.975},
     "a replica keeps its part": {"over dp": 100.663},
     "limit for many ranks": {"over tp": 536.871, "over dp": 100.663},
     "attention's weights alone": {"over dp": 31.457},
@@ -56,16 +56,16 @@ MISREAD = {
     "of all ranks": {"over tp": 3758.096, "over dp": 1509.949},
     "MiB": {"over tp": 448.0, "over dp": 90.0},
     "one all-reduce": {"over tp": 117.441},
-    "a later question's": {"over tp": 704.643},
-    "tp in one of the two": {"tokens, tp 2": 6582.857},
+    "condition of a later question": {"over tp": 704.643},
+    "tp on one side only": {"tokens, tp 2": 6582.857},
     "larger, not smaller": {"tokens, half the width": 3291.429},
 }
 
 
 @pytest.mark.parametrize(("fields", "may"), [
-    (["over tp"], ["forward's sums alone", "elements", "one way round"]),
-    (["over dp"], ["elements", "one way round"]),
-    (["over tp", "over dp"], ["elements", "one way round"]),
+    (["over tp"], ["only the forward's sums", "elements", "one of the two rounds"]),
+    (["over dp"], ["elements", "one of an all-reduce's two rounds"]),
+    (["over tp", "over dp"], ["elements", "one of an all-reduce's two rounds"]),
 ])  # fmt: skip
 def test_half_of_it_may_have_come_about_in_several_ways(alone, fields, may):
     given = {**RIGHT, **{field: RIGHT[field] / 2 for field in fields}}
@@ -76,14 +76,14 @@ def test_half_of_it_may_have_come_about_in_several_ways(alone, fields, may):
 def test_twice_as_much_at_stage_3_is_an_all_reduce_too_many(alone):
     given = {**RIGHT, "tokens, stage 3": 2 * RIGHT["tokens"]}
     verdict = alone.check("changes_sides", {}, {"changes_sides": given})
-    assert verdict.name == "all-reduced at stage 3" and "reduce-scattered" in verdict.text
+    assert verdict.name == "all-reduced at stage 3" and "reduce-scatters" in verdict.text
     assert "gathered for the forward" not in verdict.text  # both gathers were counted
 
 
 @pytest.mark.parametrize(("field", "called"), [
     ("tokens, recomputed", "recomputation sends nothing"),
     ("tokens, stage 3", "stage 3 as the others"),
-    ("tokens, tp 2", "tp in one of the two"),
+    ("tokens, tp 2", "tp on one side only"),
     ("tokens, half the width", "the width cancels"),
 ])  # fmt: skip
 def test_a_variant_that_is_as_tokens_is_named_by_what_the_variant_changes(alone, field, called):
@@ -104,9 +104,9 @@ def test_what_follows_from_a_wrong_border_is_not_held_against_it_again(alone):
     off = {k: 1.37 * v if k.startswith("tokens") else v for k, v in RIGHT.items()}
     verdict = alone.check("changes_sides", {}, {"changes_sides": off})
     said = str(verdict)
-    assert verdict.outcome == "wrong" and "Not right: what you have for 'tokens'." in said
+    assert verdict.outcome == "wrong" and "Your value of 'tokens' is wrong." in said
     assert "'tokens, tp 2', 'tokens, half the width' would follow from your 'tokens'" in said
     two = {**off, "tokens, half the width": 411.429}  # and a wrong idea of its own
     said = str(alone.check("changes_sides", {}, {"changes_sides": two}))
     assert "'tokens, half the width': dp's bytes grow with h²" in said, said
-    assert "'tokens': not right." in said
+    assert "'tokens': wrong." in said

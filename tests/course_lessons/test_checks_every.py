@@ -130,7 +130,7 @@ STRANGE = {
         "torch.zeros_like(given[1], dtype=torch.float64)": "wrong loss",
     },
     "clip_as_one": {"'a norm'": "not a number", "float('nan')": "wrong norm"},
-    "reshard": {"'weights'": "not a list", "given[0]": "another number of ranks"},
+    "reshard": {"'weights'": "not a list", "given[0]": "wrong number of ranks"},
     "pieces_of": {"'seven'": "not pieces"},
     "master_step": {"'seven'": "no update"},
     "shard_groups": {"'seven'": "not groups"},

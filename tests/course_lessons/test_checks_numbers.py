@@ -22,14 +22,17 @@ EXERCISES = Path(__file__).resolve().parents[2] / "exercises" / "01_collectives"
 def test_several_ideas_are_told_one_by_one(alone):
     text = checked(alone, "who_knows", {**lesson_00.WHO, "c": 3, "e": 1}).text
     assert "'c': A cell without `%%ranks`" in text
-    assert "'e': `%%ranks 1-2` names both ends" in text
+    assert "'e': `%%ranks 1-2` includes both ends" in text
 
 
 def test_a_group_of_two_is_not_called_two_ranks(desk):
     text = checked(
         desk, "mean_over_ranks", lesson_00.WRONG["mean_over_ranks"]["the notebook's world"][0]
     ).text
-    assert "It fails on a group of 2 out of 3 ranks. It reads `world`, of all ranks" in text
+    assert (
+        "Your function fails on a group of 2 out of 3 ranks. The cause is the notebook's `world`"
+        in text
+    )
     assert "it is the wrong number." in text
 
 
@@ -50,14 +53,14 @@ def test_all_that_is_right_so_far_is_said(alone):
     ]
     assert "Right so far" not in text
     text = checked(alone, "ring_bytes", {**ANSWERS["ring_bytes"], 3: 1, 8: 1}).text
-    assert text == "Not right: what you have for 3 and 8. The rest is right."
+    assert text == "Your value of 3 and 8 is wrong. The other values are correct."
 
 
 def test_what_fits_two_ideas_is_asked_about(alone):
     text = checked(alone, "ring_bytes", per_n(lambda n: 2 * (n - 1) * B)).text
-    assert "a whole tensor in each step, or what all ranks send together" in text
+    assert "either a full tensor in each step or the bytes of all ranks together" in text
     text = checked(alone, "ring_bytes", per_n(lambda n: (n - 1) * B)).text
-    assert "from each to each" in text
+    assert "as if each rank sent its tensor to every other" in text
 
 
 def test_no_hint_and_no_verdict_names_the_rank_that_is_right(alone):

@@ -58,7 +58,7 @@ def half_hidden(me):
     lesson_09.bytes_of(engine)
     some = next(iter(engine.optimizer.state.values()))
     some["hidden"] = torch.ones(100)
-    with pytest.raises(AssertionError, match="bytes, and the kinds together"):
+    with pytest.raises(AssertionError, match="bytes, but the kinds sum to"):
         lesson_09.bytes_of(engine)
     return True
 

@@ -76,7 +76,7 @@ def test_an_answer_that_gives_a_wrong_value_is_tried_no_more():
 @pytest.mark.parametrize(
     ("sizes", "answer", "name"),
     [
-        ((3, 2), READS_RANK, "not of the group"),
+        ((3, 2), READS_RANK, "uses world numbers"),
         ((3, 2), PLAIN, "value"),
         ((2, 3), READS_RANK, "value"),
         ((3, 3), READS_RANK, "value"),

@@ -64,7 +64,7 @@ def test_a_variable_that_is_not_there_is_not_called_blank():
 
 
 def test_numbers_whose_cell_was_not_run_since_are_spoken_of():
-    assert "once their cell has been run to its end" in verdict({**RIGHT, "a": ...}).text
+    assert "once their cell has run to its end" in verdict({**RIGHT, "a": ...}).text
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,9 @@ def test_what_to_write_instead_is_said_where_it_can_be_told(given, advice):
     assert advice in wrong(b=given).text
 
 
-@pytest.mark.parametrize("given", [[240.0, 70.0, 11.0, 0.0], 240, "all of it", torch.ones(4)])
+@pytest.mark.parametrize(
+    "given", [[240.0, 70.0, 11.0, 0.0], 240, "parameter counted too", torch.ones(4)]
+)
 def test_what_is_no_dictionary_is_refused(given):
     found = verdict(given)
     assert (found.outcome, found.name) == ("wrong", "not a dictionary")
@@ -133,7 +135,7 @@ def test_three_digits_are_enough_and_two_are_not():
     assert wrong(a=242.0).name == "wrong number"
 
 
-NOT_RIGHT = "Not right: what you have for {}. The rest is right."
+NOT_RIGHT = "Your value of {} is wrong. The other values are correct."
 
 
 @pytest.mark.parametrize(
@@ -142,13 +144,13 @@ NOT_RIGHT = "Not right: what you have for {}. The rest is right."
         (
             {"a": 480, "b": 140, "c": 22},
             "twice",
-            "Counted twice. That is in 'a', 'b' and 'c'. The rest is right.",
+            "Counted twice. This concerns 'a', 'b' and 'c'. The other values are correct.",
         ),
-        ({"b": 69}, "one lower", "From zero. That is in 'b'. The rest is right."),
+        ({"b": 69}, "one lower", "From zero. This concerns 'b'. The other values are correct."),
         (
             {"a": 480, "b": 140, "c": 12},
             "twice",
-            "Counted twice. That is in 'a' and 'b'; 'c' is not right either.",
+            "Counted twice. This concerns 'a' and 'b', but 'c' is wrong too.",
         ),
         ({"b": 69, "c": 12}, "wrong number", NOT_RIGHT.format("'b' and 'c'")),  # a guess
         ({"b": 69, "d": 5}, "wrong number", NOT_RIGHT.format("'b' and 'd'")),

@@ -193,5 +193,5 @@ def test_what_differs_or_cannot_be_is_refused_on_every_rank(pool):
         assert f"rank {rank}: rank 2 of the group" in found[1] and "seed" in found[1]
         assert "rank 1 and 2 of the group" in found[2]
         assert "above length=12" in found[3]
-        assert "this model is whole" in found[4] and "3 ranks" in found[4]
-        assert "over another group" in found[5] and "NaN" in found[6]
+        assert "this model is not sharded" in found[4] and "3 ranks" in found[4]
+        assert "over a different group" in found[5] and "NaN" in found[6]

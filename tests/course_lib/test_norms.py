@@ -207,7 +207,7 @@ class Operations(TorchDispatchMode):
 
 def test_what_would_be_another_norm_is_refused(pool):
     for found in pool.run(3, refused):
-        assert "p=0.0 has to be above 0" in found[0] and "p=nan" in found[1]
+        assert "p=0.0 must be above 0" in found[0] and "p=nan" in found[1]
         assert "most=0.0" in found[2] and "most=nan" in found[3]
         assert "1 of them are not in groups=" in found[4]
         assert "not in the group" in found[5]

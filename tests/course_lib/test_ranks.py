@@ -68,14 +68,14 @@ def test_a_start_that_cannot_be_is_refused(rank, world, timeout, says, tmp_path)
 def test_no_launcher_at_all(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(RuntimeError, match="nothing says which rank this is") as caught:
+    with pytest.raises(RuntimeError, match="the rank of this process is unknown") as caught:
         ranks.start()
     assert all(word in str(caught.value) for word in ("torchrun", "srun", "rendezvous="))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there, so nccl may be asked for")
 def test_nccl_without_gpus_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"'nccl' was asked for.*offers 'gloo': 0 GPU\(s\)"):
+    with pytest.raises(ValueError, match=r"'nccl' was requested.*offers 'gloo': 0 GPU\(s\)"):
         ranks.start(0, 2, rendezvous=tmp_path / "meet", backend="nccl")
 
 
@@ -210,7 +210,7 @@ def test_the_mesh(pool, dp, tp):
 
 def refused(me):
     for members in ([], [0, 0], [0, me.world], [-1, 0]):
-        says = f"a group needs distinct ranks between 0 and 1, and got {members}"
+        says = f"a group needs distinct ranks between 0 and 1, but got {members}"
         with pytest.raises(ValueError, match=re.escape(says)):
             ranks.new_group(me, members)
     with pytest.raises(ValueError, match="bound above zero"):

@@ -65,18 +65,18 @@ def test_all_well_on_nccl_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("stage", "change", "says"),
     [
-        ("doctor", {"ok": False, "found": "to be mended: disk"}, "doctor: to be mended: disk"),
-        ("doctor", {"backends": ["gloo"]}, "doctor: the ranks spoke gloo, not nccl"),
+        ("doctor", {"ok": False, "found": "to repair: disk"}, "doctor: to repair: disk"),
+        ("doctor", {"backends": ["gloo"]}, "doctor: the ranks used gloo, not nccl"),
         ("tests", {"ok": False, "found": "9 passed, 1 failed"}, "tests: 9 passed, 1 failed"),
         ("gpu tests", {"skipped": [{"name": "a", "why": "b"}]}, "gpu tests: a was skipped (b)"),
         (
             "notebooks at world 4", {"nccl_communicators": {"2": 9}},
             "notebooks at world 4: NCCL made no communicator of 4 ranks",
         ),
-        ("training at world 2", {"backends": ["gloo"]}, "training at world 2: the ranks spoke g"),
-        ("resuming at world 4", {"backends": ["gloo"]}, "resuming at world 4: the ranks spoke g"),
-        ("scaling at world 2", {"backends": ["gloo"]}, "scaling at world 2: the ranks spoke gloo"),
-        ("bandwidth at world 4", {"backends": []}, "bandwidth at world 4: the ranks spoke nothing"),
+        ("training at world 2", {"backends": ["gloo"]}, "training at world 2: the ranks used g"),
+        ("resuming at world 4", {"backends": ["gloo"]}, "resuming at world 4: the ranks used g"),
+        ("scaling at world 2", {"backends": ["gloo"]}, "scaling at world 2: the ranks used gloo"),
+        ("bandwidth at world 4", {"backends": []}, "bandwidth at world 4: the ranks used nothing"),
     ],
 )  # fmt: skip
 def test_one_thing_amiss_is_not_accepted(stage: str, change: dict[str, Any], says: str) -> None:
@@ -89,7 +89,7 @@ def test_one_thing_amiss_is_not_accepted(stage: str, change: dict[str, Any], say
 def test_a_part_a_rehearsal_or_one_gpu_is_not_accepted() -> None:
     assert reasons(results()[1:]) == ["doctor was not run"]
     assert reasons(results(), rehearsal=True) == ["this was a rehearsal"]
-    assert reasons(results(2), gpus=1) == ["torch sees 1 GPU(s), and NCCL needs two or more"]
+    assert reasons(results(2), gpus=1) == ["torch sees 1 GPU(s), but NCCL needs two or more"]
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_training_is_held_against_stage_0_and_the_formulas(course: Place) -> Non
     bad = training(course, 60, 2, {**whole, **{n: ["--stage", n] for n in "123"}})
     assert not bad["ok"]
     assert bad["found"] == (
-        "1: rank 0 held 9 bytes, by formula 8; 2: its losses are up to 1.0e-02 from stage 0's; "
+        "1: rank 0 held 9 bytes, by formula 8; 2: its losses differ by 1.0e-02 from stage 0's; "
         "3: ended with 1: no memory"
     )
 
@@ -210,15 +210,15 @@ def test_runs_that_go_on_are_held_against_the_one_never_cut(course: Place) -> No
     same = {"same": (["--stage", "2"], ["--stage", "2"])}
     good = resuming(course, 60, 2, same)
     assert good == {
-        "ok": True, "found": "1 pairs of layouts go on with the same losses", "world": 2,
+        "ok": True, "found": "1 pairs of layouts resume with the same losses", "world": 2,
         "backends": ["gloo"], "left_out": [],
     }  # fmt: skip
     others = {n: (["--stage", "2"], ["--stage", n]) for n in "13"}
     bad = resuming(course, 60, 2, {**same, **others, "first": (["--stage", "1"], ["--stage", "2"])})
     assert not bad["ok"]
     assert bad["found"] == (
-        "1: its losses are up to 1.0e-02 from those of the run never cut; 3: ended with 1: no "
-        "memory; first: its losses are up to 1.0e-02 from those of the run never cut"
+        "1: its losses differ by up to 1.0e-02 from the uninterrupted run; 3: ended with 1: no "
+        "memory; first: its losses differ by up to 1.0e-02 from the uninterrupted run"
     )
 
 
@@ -373,7 +373,7 @@ def test_scaling_tells_efficiencies_and_judges_the_bytes() -> None:
     other["methods"][0]["bytes"]["tp"]["counted"] = 65.0
     bad = judged(other, 2)
     assert not bad["ok"]
-    assert bad["found"] == "dp 1, tp 2, weak: 65 bytes over tp, and the form says 64"
+    assert bad["found"] == "dp 1, tp 2, weak: 65 bytes over tp, but the form says 64"
     silent = scaled()
     silent["methods"][1]["bytes"]["dp"] = {"counted": 0.0, "form": 0.0}
     assert "0 bytes over dp" in judged(silent, 2)["found"]

@@ -53,7 +53,7 @@ def test_a_stage_that_hangs_is_ended_with_its_sessions_and_the_next_goes_on(
     assert gone(int(pid.read_text()))
     first, second = json.loads((tmp_path / "found.json").read_text())["stages"]
     assert (first["ok"], second["ok"]) == (False, True)
-    assert first["found"].startswith("not done after 3 s"), "its own time was up, not that of all"
+    assert first["found"].startswith("unfinished after 3 s"), "its own time was up, not that of all"
     assert "left_out" not in first
 
 
@@ -85,7 +85,7 @@ def test_time_is_shared_out_and_what_has_none_is_left_out(course, tmp_path, monk
     a, b, c = report.document["stages"]
     assert a["ok"] and "left_out" not in a
     assert b["ok"] and b["left_out"], "cut off by the time of all, it is no failure"
-    assert c["ok"] and c["found"] == "not begun: no time left" and c["left_out"]
+    assert c["ok"] and c["found"] == "not started, no time was left" and c["left_out"]
     now[0], report.document["stages"][:] = 1000.0, []
     bad = [stage("b", 100.0, ok=False, late=True, failed=[{"name": "t"}])]
     road.travel(bad, course, report, now[0] + 50 + road.RESERVE)
@@ -98,12 +98,12 @@ def test_a_part_that_is_cut_off_is_told_from_one_that_takes_too_long(course, mon
     jobs = {"long": sleep, "cut": sleep, "never": sleep}
     ended = dict(course.together(3.0, 2.0, jobs))
     assert ended["long"].code is None and not ended["long"].left_out
-    assert ended["long"].how().startswith("not done after 2 s")
-    assert ended["cut"].left_out.startswith("cut off after 1 s")
-    assert ended["never"].left_out == "not begun: no time left"
+    assert ended["long"].how().startswith("unfinished after 2 s")
+    assert ended["cut"].left_out.startswith("ended after 1 s")
+    assert ended["never"].left_out == "not started, no time was left"
     left_out = {name: one.left_out for name, one in ended.items() if one.left_out}
-    assert running.grouped({**left_out, "nor this": "not begun: no time left"})[1:] == [
-        "never, nor this: not begun: no time left"
+    assert running.grouped({**left_out, "nor this": "not started, no time was left"})[1:] == [
+        "never, nor this: not started, no time was left"
     ]
 
 
@@ -122,7 +122,7 @@ def test_stages_have_groups_and_the_one_for_a_gpu_alone_says_so(course) -> None:
         assert list(dict.fromkeys(one.group for one in every)) == list(one_gpu.GROUPS)
         assert [one.name for one in every if one.beside] == ["lessons", "device tests"]
     found = next(one for one in every if one.name == "gpu tests").run(course, 60.0)
-    assert found["ok"] and found["left_out"] == ["it needs a GPU, and torch sees none here"]
+    assert found["ok"] and found["left_out"] == ["it needs a GPU, but torch sees none here"]
 
 
 def test_sizes_follow_the_memory_that_is_free() -> None:
@@ -238,7 +238,7 @@ def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(
     one, two = (report.document["parts"][f"lessons: lesson 01 on {n}"] for n in (1, 2))
     division, *missing = two["errors"]
     assert division["cell"] == 2 and "ZeroDivisionError" in division["error"]
-    assert missing == [{"cell": 4, "error": "was to raise, and did not"}]
+    assert missing == [{"cell": 4, "error": "should raise, but did not"}]
     assert [one["cell"] for one in one["errors"]] == [2], "there the last cell raises, as it says"
     assert (two["cells"], two["ended"], two["ok"]) == (4, True, False)
     (stage,) = report.document["stages"]

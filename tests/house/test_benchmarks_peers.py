@@ -153,13 +153,13 @@ def test_names_and_settings(monkeypatch):
     names = "Benchmarks: checkpoint, classroom, loss, overlap, plan, scale, tp, zero\n"
     assert refused() == names
     for name, wrong, told in (
-        ("classroom", "ranks=2", "what can be set is nothing"),
-        ("loss", "token=3", "what can be set is ranks=2, tokens=2048, vocabulary=50304"),
-        ("tp", "hidden=wide", "what can be set is ranks=2, hidden=512, heads=8"),
+        ("classroom", "ranks=2", "the settings are none"),
+        ("loss", "token=3", "the settings are ranks=2, tokens=2048, vocabulary=50304"),
+        ("tp", "hidden=wide", "the settings are ranks=2, hidden=512, heads=8"),
     ):
-        assert f"--set {wrong}: {told}" in refused(name, "--set", wrong)
+        assert f"--set {wrong} is not possible ({told}" in refused(name, "--set", wrong)
     assert "classroom has no --limit; leave it out" in refused("classroom", "--limit", "20")
     text = refused("tp", "--set", "ranks=3", "--json")
-    assert "hidden=512, heads=8, vocabulary=8192 cannot be cut evenly over ranks=3" in text
+    assert "hidden=512, heads=8, vocabulary=8192 cannot be sharded evenly over ranks=3" in text
     text = refused("loss", "--set", "vocabulary=13")
-    assert "vocabulary=13 cannot be cut evenly over ranks=2" in text
+    assert "vocabulary=13 cannot be sharded evenly over ranks=2" in text

@@ -87,7 +87,7 @@ def test_bytes_that_are_not_the_forms_end_the_run(scale, tmp_path, capfd):
     workload = {**scale["WORKLOAD"], **SMALL, "ranks": 2}
     with pytest.raises(RuntimeError, match="of the benchmark failed"):
         scale["_ranks"].run(2, file, "steps", workload=workload, runs=1, cores=2)
-    assert "and the closed form says" in capfd.readouterr().err
+    assert "but the closed form gives" in capfd.readouterr().err
 
 
 def test_more_ranks_than_cores_is_said(scale):
@@ -95,10 +95,10 @@ def test_more_ranks_than_cores_is_said(scale):
     worlds = [{"ranks": n, "oversubscribed": m, "device": "cpu"} for n, m in shares.items()]
     said = scale["_scale_text"].notes(worlds, 2)
     assert [line.split(",")[0] for line in said] == [
-        "3 ranks share 2 core(s): oversubscribed 1.5 times",
-        "4 ranks share 2 core(s): oversubscribed 2 times",
+        "3 ranks share 2 core(s) (oversubscribed 1.5 times)",
+        "4 ranks share 2 core(s) (oversubscribed 2 times)",
     ]
-    assert "above 50% of what as many cores" in said[1]
+    assert "exceed 50% of the value with one core" in said[1]
     on_gpus = [{"ranks": 2, "oversubscribed": 1.0, "device": "cuda"}]
     assert "no prediction on GPUs" in scale["_scale_text"].notes(on_gpus, 2)[0]
 
@@ -127,7 +127,7 @@ def test_the_picture_has_the_articles_eight_bars_beside_those_of_here(scale):
 def test_rows_that_cannot_be_shared_out_are_refused_before_anything_runs(scale):
     with pytest.raises(ValueError, match="rows=10 cannot be shared by 3 replicas"):
         scale["measure"]({**SMALL, "rows": 10})
-    with pytest.raises(ValueError, match="ranks=-1: 0 is 1 to 4"):
+    with pytest.raises(ValueError, match=r"ranks=-1 must be 0 \(1 to 4 in turn\)"):
         scale["measure"]({"ranks": -1})
 
 

@@ -117,7 +117,7 @@ def test_settings_are_looked_at_before_ranks_are_started(monkeypatch):
         return refused("zero", "--json", "--set", wrong)
 
     told = said("only=ddp,zero-2")
-    assert "only=zero-2: the methods are ddp, course_lib-0," in told
+    assert "only=zero-2 is unknown; the methods are ddp, course_lib-0," in told
     assert told.rstrip().endswith("deepspeed-3-cpu, deepspeed-3-nvme")
-    assert "batch=3 is of all ranks together, and ranks=2 does not divide it" in said("batch=3")
-    assert "dtype=float8 is none of float64, float32" in said("dtype=float8")
+    assert "batch=3 is the total over all ranks, but ranks=2 does not divide it" in said("batch=3")
+    assert "dtype=float8 is not one of float64, float32" in said("dtype=float8")

@@ -39,7 +39,7 @@ def script(folder: Path, name: str, body: str) -> None:
 
 def test_a_fresh_clone_ends_in_the_target(finished: tuple[Toy, str]) -> None:
     toy, said = finished
-    assert "making .venv with Python" in said
+    assert "creating .venv with Python" in said
     assert f"course lab --port 9 0 False {toy.venv}" in said  # LAB_ARGS as a shell would split it
     assert toy.version("torch") == "2.13.0"
     assert toy.version("alpha") == "1.0", "the pin, not the newest"
@@ -53,19 +53,19 @@ def test_a_second_run_does_not_install_and_another_target_adds_what_it_needs(rea
     assert ready.said("lab").startswith("course lab"), "there is nothing to say on the way"
     assert (ready.venv / "setup.log").stat().st_mtime_ns == log.st_mtime_ns
     said = ready.said("setup")
-    assert "it still lacks: bench, dev; it is brought up to date" in said
-    assert ready.version("beta") == "2.0" and "making" not in said
+    assert ".venv is updated, because it lacks bench, dev" in said
+    assert ready.version("beta") == "2.0" and "creating" not in said
     assert stamp(ready)["extras"] == ["bench", "classroom", "deepspeed", "dev", "huggingface"]
 
 
 CHANGES = {
     "ready": ({}, "ready", "as stamped"),
     "pins": ({"pins": "others"}, "update", "constraints.txt or pyproject.toml has changed"),
-    "a package": ({"packages": {"alpha": "0.9"}}, "update", "of another version by now: alpha"),
-    "extras": ({"extras": []}, "update", "it still lacks: classroom"),
+    "a package": ({"packages": {"alpha": "0.9"}}, "update", "removed or changed since then: alpha"),
+    "extras": ({"extras": []}, "update", "it lacks classroom"),
     "a build of torch": ({"packages": {"torch": "2.13.0+cpu"}}, "ready", ""),
     "python": ({"python": "3.9"}, "renew", "it has Python"),
-    "hashes": ({"hashes": "of another file"}, "renew", "not verified by the hashes asked for"),
+    "hashes": ({"hashes": "of another file"}, "renew", "not verified by the requested hashes"),
     "home": ({"home": "/elsewhere"}, "renew", "has been moved"),
 }
 
@@ -114,10 +114,10 @@ def test_an_interrupted_installation_is_noticed_and_leaves_no_pip(
     said, _ = child.communicate(timeout=40)
     assert child.returncode != 0
     if how is signal.SIGINT:
-        assert "interrupted; the next run repairs what was left half-done" in said
+        assert "interrupted; the next run repairs the incomplete environment" in said
     assert gone(int(builder.read_text())), "the builder outlived the make that was interrupted"
     now = condition.look(ready.venv, ("classroom",), condition.fingerprint(ready.root))
-    assert (now.state, now.why) == ("renew", "an installation was interrupted in the middle")
+    assert (now.state, now.why) == ("renew", "an installation was interrupted")
     assert "dev" in now.extras, "what was under way"
 
 
@@ -127,8 +127,8 @@ def test_no_network_is_named_and_the_next_run_carries_on(ready: Toy) -> None:
     assert "The package index could not be reached." in said
     assert "Remedy: connect this machine" in said
     said = ready.said("lab")
-    assert "the last installation failed before its end; it is brought up to date" in said
-    assert "making" not in said, "what went in stays in"
+    assert ".venv is updated, because the last installation failed before its end" in said
+    assert "creating" not in said, "what went in stays in"
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_what_is_not_ours_is_left_alone(ready: Toy, tmp_path: Path) -> None:
     ready.venv.mkdir()
     (ready.venv / "my notes").write_text("dear diary")
     for make in ("lab", "clean"):
-        assert "not made by this course" in ready.said(make, fails=True)
+        assert "not created by this course" in ready.said(make, fails=True)
     assert (ready.venv / "my notes").exists()
 
 
@@ -163,7 +163,7 @@ PYTHONS = {
     "none at all": ({}, "No Python was found on this PATH", "install Python 3.10 to 3.13"),
     "too old": (
         {"python3": ([3, 9, 1], True)},
-        "The course needs Python 3.10 to 3.13; found on this PATH: 3.9.1.",
+        "The course needs Python 3.10 to 3.13, but this PATH has 3.9.1.",
         "apt install python3",
     ),
     "without venv": (
@@ -174,12 +174,12 @@ PYTHONS = {
     "named, and too new": (
         {"python3": ([3, 12, 1], True), "named": ([3, 14, 0], True)},
         "is Python 3.14.0; the course needs 3.10 to 3.13",
-        "leave PYTHON unset",
+        "or unset PYTHON",
     ),
-    "named, and does not run": ({"named": None}, "does not run for you", "leave PYTHON unset"),
+    "named, and does not run": ({"named": None}, "does not run for you", "or unset PYTHON"),
     "a shim that fails": (
         {"python3": None, "python3.12": ([3, 9, 0], True)},
-        "found on this PATH: 3.9.0",
+        "but this PATH has 3.9.0",
         "apt install python3",
     ),
 }
@@ -231,8 +231,8 @@ def test_a_read_only_folder(wheels: Path) -> None:
         done = subprocess.run(**call, timeout=120, check=False)
         toy.root.chmod(0o755)
         assert done.returncode != 0 and "Traceback" not in done.stdout
-        assert f"may not be read or written by you: {toy.root}/.venv.lock" in done.stdout
-        assert "or set COURSE_VENV to an environment" in done.stdout
+        assert f"You may not read or write a file or folder: {toy.root}/.venv.lock" in done.stdout
+        assert "or set COURSE_VENV to an existing" in done.stdout
         assert not toy.venv.exists()
     finally:
         shutil.rmtree(folder)
@@ -249,9 +249,9 @@ def test_a_shared_environment_is_used_and_not_changed(finished: tuple[Toy, str],
     assert f"COURSE_VENV={shared}: all requirements are met" in said
     assert f"course lab False {shared}" in said and not toy.venv.exists()
     said = toy.said("setup", fails=True, COURSE_VENV=str(shared))
-    assert "is not enough (it is never changed):" in said and "lacks beta>=2.0" in said
+    assert "is not sufficient (it is never changed):" in said and "lacks beta>=2.0" in said
     said = toy.said("lab", fails=True, COURSE_VENV="/nowhere/at/all")
-    assert "holds no Python that runs" in said
+    assert "has no working Python" in said
     assert times() == before
 
 
@@ -315,7 +315,7 @@ def test_which_torch_is_asked_for_from_where(monkeypatch, output, driver, index,
 
 def test_a_local_wheel_that_does_not_fit_on_the_disk_is_no_reason_to_ask_an_index() -> None:
     by = Written(FULL)
-    with pytest.raises(Refusal, match="ran full"):
+    with pytest.raises(Refusal, match="became full"):
         install.install_torch(by, "2.13.0", Path("constraints.txt"), lambda *sizes: None)
     assert by.calls == [LOCAL]
 
@@ -329,18 +329,18 @@ REFUSED = (
 @pytest.mark.parametrize(
     ("output", "cause", "remedy"),
     [
-        (REFUSED + FULL + "ERROR: Failed building wheel for x\n", "ran full", "TMPDIR"),
-        ("OSError: [Errno 122] Disk quota exceeded: '/home/me/x'", "ran full", "PIP_CACHE_DIR"),
-        ("OSError: [Errno 13] Permission denied: '/srv/w/a.whl'", "by you: /srv/w/a.whl.", "root"),
-        ("OSError: [Errno 30] Read-only file system: '/c'", "by you: /c.", "COURSE_VENV"),
+        (REFUSED + FULL + "ERROR: Failed building wheel for x\n", "became full", "TMPDIR"),
+        ("OSError: [Errno 122] Disk quota exceeded: '/home/me/x'", "became full", "PIP_CACHE_DIR"),
+        ("OSError: [Errno 13] Permission denied: '/srv/w/a.whl'", "folder: /srv/w/a.whl.", "root"),
+        ("OSError: [Errno 30] Read-only file system: '/c'", "folder: /c.", "COURSE_VENV"),
         (REFUSED + NO_MATCH, "could not be reached", "HTTPS_PROXY"),
-        ("[Errno -3] Temporary failure in name resolution", "could not be reached", "it carries"),
+        ("[Errno -3] Temporary failure in name resolution", "could not be reached", "it continues"),
         ("error: error sending request for url (https://a/)", "could not be reached", "connect"),
         ("SSLCertVerificationError(1, '[SSL: ...'))" + NO_MATCH, "certificate", "PIP_CERT"),
-        (NO_MATCH, "is not to be had", "PYTHON="),
-        ("  × No solution found when resolving dependencies", "is not to be had", "PIP_NO_INDEX"),
-        ("ERROR: Hashes are required in --require-hashes mode", "hashes are known", "tools.hashes"),
-        ("THESE PACKAGES DO NOT MATCH THE HASHES FROM", "hashes are known", "purge"),
+        (NO_MATCH, "is not available", "PYTHON="),
+        ("  × No solution found when resolving dependencies", "is not available", "PIP_NO_INDEX"),
+        ("ERROR: Hashes are required in --require-hashes mode", "any known hash", "tools.hashes"),
+        ("THESE PACKAGES DO NOT MATCH THE HASHES FROM", "any known hash", "purge"),
         ("x.c:1:10: fatal error: Python.h: No such file\n" + REFUSED, "compiled", "python3-dev"),
     ],
 )
@@ -368,7 +368,7 @@ def uv(toy: Toy, how: str) -> str:
 @pytest.mark.parametrize("works", [True, False])
 def test_uv_installs_where_it_is_and_pip_where_uv_fails(ready: Toy, works: bool) -> None:
     said = ready.said("setup", PATH=uv(ready, "exec" if works else "exit 2 #"))
-    assert ("so pip is asked" in said) != works
+    assert ("so pip is used" in said) != works
     assert f"{'uv' if works else 'pip'} installs bench, classroom" in said
     assert ready.version("beta") == "2.0"
     lines = (ready.root.parent / "bin" / "asked").read_text().splitlines()
@@ -378,7 +378,7 @@ def test_uv_installs_where_it_is_and_pip_where_uv_fails(ready: Toy, works: bool)
 
 @pytest.mark.slow
 def test_uv_makes_the_environment_too(toy: Toy) -> None:
-    assert "so pip is asked" not in toy.said("lab", PATH=uv(toy, "exec"))
+    assert "so pip is used" not in toy.said("lab", PATH=uv(toy, "exec"))
     assert toy.version("torch") == "2.13.0" and toy.version("alpha") == "1.0"
     lines = (toy.root.parent / "bin" / "asked").read_text().splitlines()
     assert lines[0].startswith(f"venv --seed --allow-existing --python {sys.executable}")
@@ -398,5 +398,5 @@ def test_a_learners_copy_says_what_to_run_instead(toy: Toy) -> None:
         done = toy.make(target)
         assert done.returncode == 2 and not toy.venv.exists(), "nothing is installed for it"
         said = [line for line in done.stdout.splitlines() if not line.startswith("make: ***")]
-        assert len(said) == 1 and f"tests and solutions: `make {target}` needs" in said[0]
+        assert len(said) == 1 and f"tests and solutions, but `make {target}` needs" in said[0]
         assert "`make lab`" in said[0] and "check 01" in said[0]

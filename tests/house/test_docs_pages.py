@@ -245,7 +245,7 @@ def test_the_numbers_that_decide():
         share = 2 * 7 / (9 * 8192) * rate / link
         assert (
             f"{share:.0%}".replace("%", " %")
-            + (f" of its products on {name}" if link > 1e11 else f" on {name}")
+            + (f" to its products' time on {name}" if link > 1e11 else f" on {name}")
             in text
         )
     assert f"needs {round(rate / 50e9, -2):,.0f} tokens" in text

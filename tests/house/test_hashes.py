@@ -51,7 +51,7 @@ def test_an_environment_that_was_not_verified_is_made_anew(ready: Toy, folder: P
     file = write(folder, ready.root / "hashes.txt")
     done = ready.make("lab", HASHES="hashes.txt")
     assert done.returncode == 0, done.stdout
-    assert "its packages were not verified by the hashes asked for; it is made anew" in done.stdout
+    assert "is recreated, because its packages were not verified by the requested" in done.stdout
     assert ready.version("alpha") == "1.0"
     assert not list(ready.root.glob(".venv.old-*")), "the old one is gone, not only renamed"
     kept = json.loads((ready.venv / "course-stamp.json").read_text())
@@ -64,18 +64,18 @@ def test_another_package_under_the_same_name_is_not_installed(toy: Toy, folder: 
     file = write(folder, toy.root / "hashes.txt", wrong="alpha")
     done = toy.make("lab", HASHES=str(file))
     assert done.returncode != 0 and toy.version("alpha") == "none"
-    assert "A package is not one of those whose hashes are known." in done.stdout
-    assert "made for another kind of machine" in done.stdout
+    assert "A package does not match any known hash." in done.stdout
+    assert "for a different kind of machine" in done.stdout
     write(folder, file, without="alpha")  # which pip would find in its folder of wheels
     done = toy.make("lab", HASHES=str(file))
     assert done.returncode != 0 and toy.version("alpha") == "none"
-    assert f"HASHES={file} does not list all that is needed: A version" in done.stdout
+    assert f"HASHES={file} does not list all needed packages (A version" in done.stdout
     assert "python -m tools.hashes" in done.stdout
 
 
 def test_a_file_that_is_not_there_and_an_environment_of_others(toy: Toy, tmp_path: Path) -> None:
     done = toy.make("lab", HASHES="nowhere.txt")
-    assert "HASHES=nowhere.txt is no file." in done.stdout and not toy.venv.exists()
+    assert "HASHES=nowhere.txt is not a file." in done.stdout and not toy.venv.exists()
     done = toy.make("lab", HASHES="nowhere.txt", COURSE_VENV=str(tmp_path))
     assert "nothing is installed into COURSE_VENV" in done.stdout and done.returncode != 0
 

@@ -90,7 +90,7 @@ def test_no_test_found_is_a_failure(
 ) -> None:
     monkeypatch.setattr(tasks, "_run", Recorder(0, 0, 5))
     assert tasks.test(here.folder.parent, here) == 1
-    assert "pytest                 FAILED: no test was found" in capsys.readouterr().out
+    assert "pytest                 FAILED, no test was found" in capsys.readouterr().out
 
 
 def test_make_test_all(here: Environment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,8 +337,8 @@ MUTANTS = [
     mutant(
         "folder",
         "sweeps-what-is-another-s",
-        "    for pattern in LEFT:  # and",
-        '    for pattern in (".*",):  # and',
+        "    for pattern in LEFT:  # no",
+        '    for pattern in (".*",):  # no',
         (WRITERS,),
         "a folder that was not ours, such as .git, is removed",
     ),

@@ -5,53 +5,8 @@ from tests.support.mutation import Mutant
 REFUSED = "tests/course_lib/checkpoint/test_deepspeed_refused.py::"
 SOURCES = "tests/course_lib/checkpoint/test_weights_sources.py::"
 LAYOUTS = "tests/course_lib/checkpoint/test_deepspeed_layouts.py::"
-ITSELF = "tests/course_lib/checkpoint/test_deepspeed_itself.py::"
-ONLINE = "tests/course_lib/checkpoint/test_weights_online.py::"
 
 MUTANTS = [
-    Mutant(
-        "deepspeed-files-anything-runs",
-        "course_lib/checkpoint/deepspeed_files/archive.py",
-        'map_location="meta", weights_only=True',
-        'map_location="meta", weights_only=False',
-        (REFUSED + "test_a_pickle_that_calls_something_is_refused_and_does_not",),
-        "a file is a program that runs when it is read",
-    ),
-    Mutant(
-        "deepspeed-files-no-sums",
-        "course_lib/checkpoint/deepspeed_files/archive.py",
-        "        if sum_ != record.CRC:\n",
-        "        if sum_ == -1:\n",
-        (
-            REFUSED + "test_a_changed_bit_is_refused_or_changes_nothing",
-            SOURCES + "test_out_is_whole_or_not_there",
-        ),
-        "a bit that changed on the disk becomes a weight",
-    ),
-    Mutant(
-        "deepspeed-files-any-record",
-        "course_lib/checkpoint/deepspeed_files/archive.py",
-        " or record.file_size != storage.nbytes()",
-        "",
-        (REFUSED + "test_a_view_that_leaves_its_record",),
-        "a tensor's bytes are taken from wherever the file says",
-    ),
-    Mutant(
-        "deepspeed-files-packed",
-        "course_lib/checkpoint/deepspeed_files/archive.py",
-        " or record.compress_type != zipfile.ZIP_STORED",
-        "",
-        (REFUSED + "test_a_zip_that_was_packed_again",),
-        "packed bytes are read as plain ones",
-    ),
-    Mutant(
-        "deepspeed-files-another-file",
-        "course_lib/checkpoint/deepspeed_files/archive.py",
-        "if self._as_opened not in (None, same):",
-        "if None:",
-        (LAYOUTS + "test_of_many_ranks_few_files_are_open",),
-        "half of a file is of another save",
-    ),
     Mutant(
         "deepspeed-files-no-padding",
         "course_lib/checkpoint/deepspeed_files/states.py",

@@ -222,7 +222,7 @@ MUTANTS = [
     ),
     fused(
         "logits-live-on",
-        "            del logits  # before the next ones are made\n",
+        "            del logits  # before the next logits are computed\n",
         "            ctx.last = logits\n",
         (FUSED_PEAK,),
         "two pieces of logits are alive at once",

@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     mutant(
         "zero/offload/nvme", "files-of-nothing",
-        '        if device.type == "meta":  # there are no numbers to put into files\n',
+        '        if device.type == "meta":  # there are no values to put into files\n',
         "        if False:\n",
         (f"{ONE}[3-fp16-nvme]", COMMAND + "test_nothing_is_written_and_files_are_counted"),
         "a dry run writes files, of bytes that nobody has computed",

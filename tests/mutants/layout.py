@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant(
         "layout-silent-rank",
         "course_lib/layout/check.py",
-        "        agree(places, problem)  # no rank",
-        "        pass  # no rank",
+        "        agree(places, problem)  # a rank",
+        "        pass  # a rank",
         (
             "tests/course_lib/layout/test_layout.py::test_values_tell_a_partial_sum_from_a_whole_one",
         ),

@@ -46,11 +46,7 @@ MUTANTS = [
         "the padding's numbers are part of the norm",
     ),
     mutant(
-        "scaled-up",
-        ".clamp(max=1.0)",
-        "",
-        (CLIPPED,),
-        "gradients that are small are made larger",
+        "scaled-up", ".clamp(max=1.0)", "", (CLIPPED,), "gradients that are small are made larger"
     ),
     mutant(
         "each-part-by-itself",

@@ -542,8 +542,8 @@ MUTANTS = [
     Mutant(
         "lent-a-view",
         "course_lib/zero/offload/host.py",
-        "        super().__init__(master=True)  # a copy in any case",
-        "        super().__init__(master=master)  # a copy in any case",
+        "        super().__init__(master=True)  # always a copy",
+        "        super().__init__(master=master)  # always a copy",
         (LIB + "zero/offload/test_same.py::test_offload_changes_no_bit[3-lent]",),
         "what was updated never comes back to the shard",
     ),

@@ -131,7 +131,7 @@ MUTANTS = [
     Mutant(
         "zero-earlier-micro-batch-forgotten",
         BUCKETS,
-        "            elif slot.parameter.grad is not None:  # of a backward before this one",
+        "            elif slot.parameter.grad is not None:  # from an earlier backward pass",
         "            elif False:",
         (f"{ONE}[0-unused in a micro-batch]", f"{ONE}[1-unused in a micro-batch]"),
         "what only an earlier micro-batch used is overwritten with zeros",
@@ -258,7 +258,7 @@ MUTANTS = [
     Mutant(
         "zero-2-keeps-its-gradients",
         STAGE2,
-        "        self.buffers[i] = None  # the message holds it as long as it is under way",
+        "        self.buffers[i] = None  # the message in progress holds it",
         "        pass",
         (f"{HELD}[2-2-between steps]", f"{HELD}[2-2-gradients alive]"),
         "every number is right, and the whole gradients stay: stage 1 with more messages",

@@ -32,8 +32,8 @@ MUTANTS = [
     Mutant(
         "outside-views-dangle",
         UNITS,
-        "        if self.shown:  # views of it",
-        "        if False:  # views of it",
+        "        if self.shown:  # the user's views",
+        "        if False:  # the user's views",
         (f"{TAKEN}[3]", f"{TAKEN}[3 half]"),
         "a state_dict taken inside gathered() looks at memory that was given back",
         "T31",
@@ -256,8 +256,8 @@ MUTANTS = [
     Mutant(
         "outside-copies-are-hooked",
         HOOKS,
-        "            if module is not own:  # a deep copy has the hooks too",
-        "            if False:  # a deep copy has the hooks too",
+        "            if module is not own:  # a deep copy shares the hooks",
+        "            if False:  # a deep copy shares the hooks",
         (COPIES,),
         "an average of the model gathers units of the engine with each forward",
     ),

@@ -31,7 +31,8 @@ CONVERTED = """        if self.precision.dtype is not None:
 OUTLINED = """        device = computes_on(self.group)
         hollow = self.stage == 3 and outlined(self.model, self.optimizer, device)
 """
-KEPT = """        unit = Unit("what is kept", model, Bucket(slots, n), together, home.store())
+KEPT = """\
+        unit = Unit("persistent parameters", model, Bucket(slots, n), together, home.store())
         unit.persistent = True
         yield unit
 """

@@ -98,5 +98,5 @@ def test_each_line_of_the_sheet_is_evaluated_below_its_table():
 def test_the_readme_lists_an_appendix_with_its_title_and_minutes(path):
     (item,) = [item for item in items(ROOT) if item.path == f"notebooks/{path.name}"]
     (minutes,) = re.findall(r"\b(\d+) minutes to read", cells(path)[0].source)
-    row = f"| {item.lesson} | {title(ROOT, item)} | {minutes} | | **there** |"
+    row = f"| {item.lesson} | [{title(ROOT, item)}]({item.path}) | {minutes} | | |"
     assert row in (ROOT / "README.md").read_text().splitlines()

@@ -163,7 +163,7 @@ def test_the_lesson_lists_its_exercises_with_points_and_minutes(lesson):
     there = set(headings(path).values()) | set(cores)
     assert set(re.findall(r"\*(.+?)\*", path_of_core)) <= there
     line = re.search(rf"^\| {lesson} \| .*", (ROOT / "README.md").read_text(), re.MULTILINE).group()
-    assert f"| {to_read} | {to_do} | **there**, {len(rows)} exercises |" in line
+    assert f" | {to_read} | {to_do} | " in line
 
 
 @each

@@ -1,5 +1,5 @@
-"""What the cells of a lesson need beside their thought, a file a lesson: data, loops, clocks.
+"""Supporting code for lesson cells, with a file for each lesson: data, loops and clocks.
 
-A cell keeps what it teaches and the assert that holds it; how a step is run, repeated or timed
-stands here. From lesson 03 on.
+A cell keeps the taught code and its assert; code that runs, repeats or times a step is here. From
+lesson 03 on.
 """

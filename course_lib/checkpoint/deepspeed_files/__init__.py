@@ -1,7 +1,7 @@
 """A DeepSpeed checkpoint of ZeRO stage 1, 2 or 3 read as logical tensors, without DeepSpeed.
 
-In the order of reading: stand_ins (what its pickles may name), archive (one file, by byte ranges),
-folder (which files), states (what a rank has saved), reader (the whole). Lesson 14.
+In reading order, the modules are stand_ins (names allowed in pickles), archive (one file, by byte
+ranges), folder (a step's files), states (the ranks' parts) and reader (all parts). Lesson 14.
 """
 
 from course_lib.checkpoint.deepspeed_files.folder import is_one

@@ -1,7 +1,7 @@
-"""Which files make a DeepSpeed checkpoint: the step that `latest` names, a file of each rank.
+"""The files of a DeepSpeed checkpoint: the step that `latest` names, and one file per rank.
 
-What is no checkpoint of ZeRO's ranks alone, or not all of one, is refused here by its file, before
-one of them is opened. Lesson 14.
+File names reveal incomplete checkpoints, and checkpoints sharded by more than ZeRO. These are
+refused before any file is opened. Lesson 14.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MODEL = re.compile(r"(zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 
 
 class Ranks(NamedTuple):
-    """The files of one step, each list in the order of ranks; below stage 3 there is one model."""
+    """The files of one step, in rank order; below stage 3 there is only one model file."""
 
     step: Path
     optimizer: list[Path]
@@ -26,7 +26,7 @@ class Ranks(NamedTuple):
 
 
 def is_one(path: Path) -> bool:
-    """Whether a folder is a DeepSpeed checkpoint, of whatever kind, or names one by `latest`."""
+    """Return True if a folder is a DeepSpeed checkpoint of any kind, or names one in `latest`."""
     if not path.is_dir():
         return False
     step = _named_by_latest(path)
@@ -34,15 +34,15 @@ def is_one(path: Path) -> bool:
 
 
 def step_of(path: Path) -> Path:
-    """The folder of the step: this one, or the one that its `latest` names."""
+    """Find the folder of the step: this folder, or the one named by its `latest`."""
     if not path.is_dir():
-        raise CheckpointError(f"there is no folder {path}")
+        raise CheckpointError(f"the folder {path} does not exist")
     step = path if _has_files(path) else _named_by_latest(path)
     if step is None:
         steps = sorted(one.name for one in path.iterdir() if one.is_dir() and _has_files(one))
         raise CheckpointError(
-            f"{path} has no file of a rank in it, and no file `latest` that names a folder in it: "
-            "the save did not end, or a folder was taken away; name the folder of the step itself"
+            f"{path} has no rank's file, and no file `latest` that names a folder in it, because "
+            "the save did not finish or a folder was removed. Name the folder of the step itself"
             f"{'; there is ' * bool(steps)}{', '.join(steps)}"
         )
     return step
@@ -56,25 +56,25 @@ def _named_by_latest(path: Path) -> Path | None:
 
 
 def files_of(step: Path) -> Ranks:
-    """The files of the ranks of a step; which of them belong together is for their content."""
+    """List the files of a step's ranks; whether they belong together depends on their content."""
     optimizer, model = _by_rank(step, OPTIMIZER), _by_rank(step, MODEL)
     if not optimizer:
         raise CheckpointError(
-            f"{step} has no zero_pp_rank_*_optim_states.pt. Of stage 0 the weights lie whole in "
-            "mp_rank_00_model_states.pt: torch.load(…, weights_only=True)['module'] gives them. Of "
-            "a universal checkpoint, name the step that ds_to_universal.py made it from. Else the "
-            "ranks' files are missing: copy them"
+            f"{step} has no zero_pp_rank_*_optim_states.pt. For stage 0, all weights are in "
+            "mp_rank_00_model_states.pt; read them by torch.load(…, weights_only=True)['module']. "
+            "For a universal checkpoint, name the step from which ds_to_universal.py made it. "
+            "Otherwise the ranks' files are missing, so copy them"
         )
     if not model:
         raise CheckpointError(
             f"{step} has no mp_rank_00_model_states.pt, nor zero_pp_rank_0_mp_rank_00_model_states"
-            ".pt, which say which weights there are; copy them from where it was written"
+            ".pt, which list the model's weights; copy them from where they were written"
         )
     if (step / "offloaded_tensors").is_dir():
         raise CheckpointError(
-            f"{step}/offloaded_tensors: this run kept its optimizer on NVMe, and what was there "
-            "was copied as raw swap files without names; load it in DeepSpeed with the optimizer "
-            "offloaded to the CPU and save it once more"
+            f"{step}/offloaded_tensors shows that this run kept its optimizer on NVMe and copied "
+            "it as raw swap files without names. Load it in DeepSpeed with the optimizer offloaded "
+            "to the CPU, and save it again"
         )
     return Ranks(step, _in_order(step, optimizer), _in_order(step, model))
 
@@ -85,7 +85,7 @@ def _has_files(step: Path) -> bool:
 
 
 def _by_rank(step: Path, pattern: re.Pattern) -> dict[int, Path]:
-    """The files of a pattern by their rank; those of one model that no other axis cuts."""
+    """Map each rank to the file that matches a pattern; refuse models sharded over other axes."""
     files: dict[int, Path] = {}
     for path in sorted(step.iterdir()):
         match = pattern.fullmatch(path.name)
@@ -98,8 +98,8 @@ def _by_rank(step: Path, pattern: re.Pattern) -> dict[int, Path]:
         at = int(match[2] or 0)
         if at in files:
             raise CheckpointError(
-                f"{files[at]} and {path.name} are both of rank {at}: two runs saved into one "
-                "folder; take away the files of the older one"
+                f"{files[at]} and {path.name} are both of rank {at}, because two runs saved into "
+                "one folder; remove the files of the older run"
             )
         files[at] = path
     return files
@@ -110,14 +110,14 @@ def _in_order(step: Path, files: dict[int, Path]) -> list[Path]:
         if rank not in files:
             like = files[max(files)].name.replace(f"pp_rank_{max(files)}_", f"pp_rank_{rank}_")
             raise CheckpointError(
-                f"{step / like} is missing, and rank {max(files)}'s is there: each rank writes its "
-                "own part, where disks are not shared onto its own disk; copy the missing one here"
+                f"{step / like} is missing, but rank {max(files)}'s file is there. Each rank "
+                "writes its own part, possibly to its own host's disk; copy the missing file here"
             )
     return [files[rank] for rank in range(max(files) + 1)]
 
 
 def _other_axes(path: Path) -> CheckpointError:
     return CheckpointError(
-        f"{path}: this model was cut by tensor or pipeline parallelism or into experts too, which "
-        "is not read here; make one whole model of it with the tools of the program that saved it"
+        f"{path}: this model was also sharded by tensor, pipeline or expert parallelism, which "
+        "cannot be read here. Merge it with the tools of the program that saved it"
     )

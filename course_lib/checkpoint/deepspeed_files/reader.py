@@ -1,7 +1,7 @@
 """A DeepSpeed checkpoint as logical tensors: float32 masters, moments and step of each parameter.
 
-Stages 1 and 2 cut the flat tensor of a whole group over the ranks, stage 3 cuts each parameter; a
-read finds the elements in whichever ranks' files have them, and nothing else is read. Lesson 14.
+Stages 1 and 2 shard the flat tensor of a parameter group over the ranks, and stage 3 shards each
+parameter. A read locates the elements in the ranks' files and reads only them. Lesson 14.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from course_lib.checkpoint.deepspeed_files.states import MASTER
 from course_lib.pretrained.header import CheckpointError
 
 MOST_OPEN = 32
-ANOTHER = "the files are not of one save: take them away and copy the step's folder once more"
+ANOTHER = "the files are not from one save, so remove them and copy the step's folder again"
 
 
 class Logical(NamedTuple):
-    """A tensor of the model: what it is, and where its elements begin."""
+    """A tensor of the model: its shape and kind, and the position of its elements."""
 
     shape: tuple[int, ...]
     kind: str  # "trained", "frozen" or "buffer"
     group: int = 0
-    start: int = 0  # in the group's elements, at stage 3 in every rank's
+    start: int = 0  # among the group's elements; at stage 3, among every rank's
 
     @property
     def count(self) -> int:
@@ -38,10 +38,10 @@ class Logical(NamedTuple):
 
 
 class DeepSpeedFiles:
-    """`tensors` in the model's order, `tied` names; `read(name)` and `rows(name, a, b)` give
-    elements, of a `quantity`: "master" (what a frozen parameter or a buffer has, too), "exp_avg", …
-
-    The tensors of no more than one read are held. `close` it, or use it in a `with`.
+    """A DeepSpeed checkpoint's `tensors` in the model's order, and its `tied` names. `read(name)`
+    and `rows(name, a, b)` read a `quantity` such as "exp_avg". Frozen parameters and buffers have
+    only "master". Only the elements that a read returns are in memory.
+    Call `close` at the end, or use the object in a `with` statement.
     """
 
     def __init__(self, source: str | os.PathLike):
@@ -66,19 +66,19 @@ class DeepSpeedFiles:
             raise
 
     def read(self, name: str, quantity: str = MASTER) -> Tensor:
-        """The whole of a tensor, in the dtype that it is stored in: float32 where it is trained."""
+        """Read a full tensor in its stored dtype, which is float32 for a trained parameter."""
         shape = self._named(name, quantity).shape
         return self.elements(name, 0, math.prod(shape), quantity).view(shape)
 
     def rows(self, name: str, start: int, stop: int, quantity: str = MASTER) -> Tensor:
-        """The part of a tensor from `start` to `stop` along its first dim."""
+        """Read the rows from `start` to `stop` of a tensor, along its first dim."""
         _, *inner = self._named(name, quantity).shape
         step = math.prod(inner)
         return self.elements(name, start * step, stop * step, quantity).view(-1, *inner)
 
     def elements(self, name: str, start: int, stop: int, quantity: str = MASTER) -> Tensor:
-        """Elements `start` to `stop` of a tensor in row-major order; the only memory that it takes
-        is that of what it gives."""
+        """Read elements `start` to `stop` of a tensor in row-major order. Memory is needed only for
+        the result."""
         dtype = self.dtype(name, quantity)
         values, at = torch.empty(stop - start, dtype=dtype, device="cpu"), 0
         view = memoryview(values.view(torch.uint8).numpy())
@@ -88,20 +88,20 @@ class DeepSpeedFiles:
             at += (last - first) * dtype.itemsize
         if at != len(view):
             raise CheckpointError(
-                f"{self.path}: of {name}'s {quantity} {len(view) - at} bytes are in no file; "
-                f"{ANOTHER}"
+                f"{self.path}: {len(view) - at} bytes of {name}'s {quantity} are in no file. "
+                f"Probably {ANOTHER}"
             )
         return values
 
     def dtype(self, name: str, quantity: str = MASTER) -> torch.dtype:
-        """The dtype that a tensor is stored in."""
+        """Return the dtype in which a tensor is stored."""
         logical = self._named(name, quantity)
         if logical.kind == "trained":
             return self._parts[0].flats[quantity][logical.group].dtype
         return self._plain(self._models[0], name).dtype
 
     def scalars(self, name: str) -> dict[str, float]:
-        """What the optimizer keeps once for a trained parameter: `step`."""
+        """Read the optimizer's scalars for a trained parameter, for example `step`."""
         group = self._named(name, "scalars").group
         if self.tensors[name].kind != "trained":
             return {}
@@ -110,7 +110,7 @@ class DeepSpeedFiles:
 
     @property
     def steps(self) -> int | None:
-        """How many steps the run had made."""
+        """The number of steps that the run had completed."""
         return self._model.get("global_steps")
 
     def close(self) -> None:
@@ -129,17 +129,17 @@ class DeepSpeedFiles:
         return archive
 
     def _keep_few_open(self, archive: Archive) -> None:
-        """A checkpoint of 512 ranks has 1024 files, and a process may open as many, by default."""
+        """Limit open files, because 512 ranks have 1024 files, a process's usual limit."""
         self._open = [one for one in self._open if one is not archive] + [archive]
         while len(self._open) > MOST_OPEN:
             self._open.pop(0).close()
 
     def _check_ranks(self, ranks: folder.Ranks) -> None:
-        """All files are of one save at one world size, and each rank has as much as the first."""
+        """Check that all files come from one save and have the same stage and quantities."""
         first = self._parts[0]
         if len(self._parts) != self.world:
             raise CheckpointError(
-                f"{first.archive.path} is one of {self.world} ranks' files, and {self.path} has "
+                f"{first.archive.path} is one of {self.world} ranks' files, but {self.path} has "
                 f"{len(self._parts)}; {ANOTHER}"
             )
         for part in self._parts:
@@ -147,18 +147,18 @@ class DeepSpeedFiles:
             if not same or part.flats.keys() != first.flats.keys():
                 raise CheckpointError(
                     f"{part.archive.path} is of stage {part.stage} on {part.world} ranks, with "
-                    f"{', '.join(part.flats)}, and {first.archive.path.name} of stage "
+                    f"{', '.join(part.flats)}, but {first.archive.path.name} is of stage "
                     f"{first.stage} on {first.world}, with {', '.join(first.flats)}; {ANOTHER}"
                 )
         if self.stage == 3 and len(self._models) != self.world:
             raise CheckpointError(
-                f"{self.path}: {self.world} ranks have saved at stage 3, and {len(self._models)} "
-                f"files of the model are here, the last {ranks.model[-1].name}; copy the missing "
-                "ones"
+                f"{self.path}: {self.world} ranks saved at stage 3, but only {len(self._models)} "
+                f"model files are here (the last is {ranks.model[-1].name}). Copy the missing "
+                "files"
             )
 
     def _tensors(self) -> dict[str, Logical]:
-        """Every tensor by name in the model's order; names of one storage count once, see tied."""
+        """Return every tensor by name in the model's order; tied tensors appear only once."""
         tensors: dict[str, Logical] = {}
         groups, start = self._model["param_shapes"], 0
         for number, group in enumerate(groups):
@@ -173,8 +173,8 @@ class DeepSpeedFiles:
             tensors = {name: self._in_sub_group(one) for name, one in tensors.items()}
         elif len(groups) != len(self._parts[0].flats[MASTER]):
             raise CheckpointError(
-                f"{self.path}: {len(groups)} groups of parameters and "
-                f"{len(self._parts[0].flats[MASTER])} flat ones; {ANOTHER}"
+                f"{self.path} has {len(groups)} groups of parameters but "
+                f"{len(self._parts[0].flats[MASTER])} flat groups; {ANOTHER}"
             )
         tied, frozen = self._model["shared_params"] or {}, self._model["frozen_param_shapes"] or {}
         for name, x in self._model["module"].items():
@@ -189,14 +189,14 @@ class DeepSpeedFiles:
         return dict(sorted(tensors.items(), key=lambda pair: order.get(pair[0], len(order))))
 
     def _step(self, logical: Logical, place: int) -> int:
-        """The elements from a parameter's start to the next one's."""
+        """Count the elements from a parameter's start to the next parameter's start."""
         if self.stage == 3:
             return -(-logical.count // self.world)
         gaps = self._parts[0].gaps
         return logical.count + (gaps[logical.group][place] if gaps else 0)
 
     def _check_length(self, group: int | None, needed: int) -> None:
-        """The ranks' flat tensors have the elements of the parameters, and padding at most."""
+        """Check that the ranks' flat tensors hold the parameters' elements plus at most padding."""
         for quantity in self._parts[0].flats:
             if group is None:
                 lengths = [sum(f.count for f in part.flats[quantity]) for part in self._parts]
@@ -207,14 +207,14 @@ class DeepSpeedFiles:
                 wrong = [0] if -(-total // room) != -(-needed // room) else []
             if wrong:
                 raise CheckpointError(
-                    f"{self._parts[wrong[0]].archive.path}: the parameters that "
+                    f"in {self._parts[wrong[0]].archive.path}, the parameters that "
                     f"{self._models[0].path.name} lists need {needed} elements of {quantity}"
-                    f"{' of each rank' if group is None else f' in group {group}'}, and there are "
+                    f"{' of each rank' if group is None else f' in group {group}'}, but there are "
                     f"{lengths[wrong[0]] if group is None else total}; {ANOTHER}"
                 )
 
     def _in_sub_group(self, logical: Logical) -> Logical:
-        """Stage 3 counts on over its sub-groups: which one has a parameter, and where in it."""
+        """Find a parameter's sub-group and start in it, since stage 3 counts across sub-groups."""
         start = logical.start
         for number, flat in enumerate(self._parts[0].flats[MASTER]):
             if start < flat.count:
@@ -224,14 +224,14 @@ class DeepSpeedFiles:
 
     def _named(self, name: str, quantity: str) -> Logical:
         if name not in self.tensors:
-            also = f"; it is tied to {self.tied[name]}" if name in self.tied else ""
+            also = f" because it is tied to {self.tied[name]}" if name in self.tied else ""
             raise CheckpointError(f"{self.path} has no tensor {name!r}{also}")
         logical = self.tensors[name]
         if quantity not in (*self.quantities, "scalars") or (
             logical.kind != "trained" and quantity not in (MASTER, "scalars")
         ):
             raise CheckpointError(
-                f"{self.path}: {name} is {logical.kind} and has no {quantity}; there is "
+                f"{self.path}: {name} is {logical.kind} and has no {quantity}, only "
                 f"{', '.join(self.quantities) if logical.kind == 'trained' else MASTER}"
             )
         return logical
@@ -239,7 +239,7 @@ class DeepSpeedFiles:
     def _spans(
         self, name: str, start: int, stop: int, quantity: str
     ) -> Iterator[tuple[Archive, Flat, int, int]]:
-        """(file, flat tensor in it, first and last element) of these elements, in their order."""
+        """Yield (file, its flat tensor, first and last element) for these elements, in order."""
         logical = self._named(name, quantity)
         if logical.kind == "trained":
             flats = [(part.archive, part.flats[quantity][logical.group]) for part in self._parts]
@@ -253,7 +253,7 @@ class DeepSpeedFiles:
         else:
             ends = [(0, flat.count) for _, flat in flats]
             start, stop = start + logical.start, stop + logical.start
-        begin = 0  # in the elements that the ranks have, one rank's after another's
+        begin = 0  # in the concatenation of the ranks' elements
         for (archive, flat), (first, last) in zip(flats, ends, strict=True):
             a, b = max(start, begin), min(stop, begin + last - first)
             if a < b:
@@ -261,6 +261,6 @@ class DeepSpeedFiles:
             begin += last - first
 
     def _plain(self, model: Archive, name: str) -> Tensor:
-        """A frozen parameter, at stage 3 a rank's part of it, or a buffer."""
+        """Return a frozen parameter (at stage 3, one rank's part of it) or a buffer."""
         fragments = model.content.get("frozen_param_fragments") or {}
         return fragments[name] if name in fragments else model.content["module"][name]

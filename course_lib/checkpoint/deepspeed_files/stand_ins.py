@@ -1,7 +1,7 @@
-"""What a DeepSpeed checkpoint may name beside torch's own: our stand-ins, which do nothing.
+"""Harmless substitutes for the DeepSpeed classes that a DeepSpeed checkpoint may name.
 
-`torch.load(weights_only=True)` refuses every name that it was not told of. These few are told to it
-for the time of one read, so DeepSpeed need not be installed, and nothing of it runs. Lesson 14.
+`torch.load(weights_only=True)` refuses every unregistered name. The names below are registered for
+one read, so DeepSpeed need not be installed, and none of its code runs. Lesson 14.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 
 
 class Attributes:
-    """An object's attributes as they were saved."""
+    """An object's saved attributes."""
 
 
 class LossScaler(Attributes):
-    """A loss scale that stays: `cur_scale`."""
+    """A constant loss scale, in `cur_scale`."""
 
 
 class DynamicLossScaler(Attributes):
@@ -24,15 +24,15 @@ class DynamicLossScaler(Attributes):
 
 
 class FragmentAddress(Attributes):
-    """Where a parameter's elements lie in a rank's partition: `start` and `numel`."""
+    """The position of a parameter's elements in a rank's partition: `start` and `numel`."""
 
 
 class ZeroStage(int):
-    """0 to 3. DeepSpeed saves a member of an enumeration, which is called with its value."""
+    """A ZeRO stage, 0 to 3, which DeepSpeed saves as a member of an enumeration."""
 
 
-# The name in the file: what stands for it here. As DeepSpeed 0.19.8 writes them at stages 1, 2 and
-# 3, in float32, bfloat16 and float16; a test asks the installed release.
+# Name in the file: its substitute here. These are the names of DeepSpeed 0.19.8 at stages 1, 2 and
+# 3 in float32, bfloat16 and float16. A test asks the installed release.
 STAND_INS = {
     "deepspeed.runtime.fp16.loss_scaler.LossScaler": LossScaler,
     "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler": DynamicLossScaler,
@@ -42,6 +42,6 @@ STAND_INS = {
 
 
 def allowed() -> AbstractContextManager:
-    """While it is entered, `torch.load(weights_only=True)` knows the stand-ins."""
+    """Let `torch.load(weights_only=True)` accept the substitutes within this context."""
     pairs = [(stand_in, name) for name, stand_in in STAND_INS.items()]
     return torch.serialization.safe_globals(pairs)

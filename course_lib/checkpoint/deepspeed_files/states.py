@@ -1,7 +1,7 @@
-"""What each rank has saved, under one set of names for all stages and all of its optimizers.
+"""The ranks' saved parts, under the same names for all stages and all DeepSpeed optimizers.
 
-Masters and moments are flat tensors, a list for each quantity: one entry a parameter group at
-stages 1 and 2, one a sub-group at stage 3. Lesson 14.
+Masters and moments are flat tensors in one list per quantity. Each list has one entry per parameter
+group at stages 1 and 2, and one per sub-group at stage 3. Lesson 14.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ class OptimizerPart(NamedTuple):
     world: int
     release: str
     flats: dict[str, list[Flat]]  # quantity: the flat tensor of every group
-    scalars: list[dict]  # of every group, such as step: a number, or a tensor of one
-    gaps: list[list[int]] | None  # elements after each parameter of a group that belong to none
+    scalars: list[dict]  # for each group, such as step: a number, or a one-element tensor
+    gaps: list[list[int]] | None  # unused elements after each parameter of a group
 
 
 def part_of(archive: Archive) -> OptimizerPart:
-    """What an optimizer file holds, at whichever stage it was written."""
+    """Read the content of an optimizer file of any stage."""
     content = archive.content
     saved = content.get("optimizer_state_dict") if isinstance(content, Mapping) else None
     if not isinstance(saved, Mapping):
         raise CheckpointError(
-            f"{archive.path} is no optimizer file of DeepSpeed: it has no optimizer_state_dict"
+            f"{archive.path} is not a DeepSpeed optimizer file: it has no optimizer_state_dict"
         )
     try:
         world = saved["partition_count"]
         if isinstance(world, (list, tuple)):
             if len(set(world)) > 1:
                 raise CheckpointError(
-                    f"{archive.path}: its groups are cut over {sorted(set(world))} ranks, as those "
-                    "of experts are, which is not read here"
+                    f"{archive.path}: its groups are sharded over {sorted(set(world))} ranks, as "
+                    "expert groups are, which cannot be read here"
                 )
             world = world[0]
-        # BF16_Optimizer, stage 1 with fp32 accumulation, saves no stage.
+        # BF16_Optimizer (stage 1 with fp32 accumulation) saves no stage.
         stage = int(saved.get("zero_stage", 1))
         third = stage == 3
         masters = saved["fp32_flat_groups" if third else "single_partition_of_fp32_groups"]
@@ -67,28 +67,28 @@ def part_of(archive: Archive) -> OptimizerPart:
 
 
 def model_of(archive: Archive) -> Mapping:
-    """What a model file holds: module, names of buffers, shapes, shared and frozen parameters."""
+    """Read a model file's content: module, buffer names, shapes, shared and frozen parameters."""
     content = archive.content
     needed = ("module", "buffer_names", "param_shapes", "shared_params", "frozen_param_shapes")
     lost = [key for key in needed if not isinstance(content, Mapping) or key not in content]
     if lost or not isinstance(content["module"], Mapping) or content["param_shapes"] is None:
         what = f"without {', '.join(lost)}" if lost else "without the shapes of its parameters"
         raise CheckpointError(
-            f"{archive.path} is no model file of DeepSpeed's ZeRO: it is {what}. {COPY}"
+            f"{archive.path} is not a model file of DeepSpeed's ZeRO, because it is {what}; {COPY}"
         )
     return content
 
 
 def of_another_build(archive: Archive, error: Exception) -> CheckpointError:
     return CheckpointError(
-        f"{archive.path} is built otherwise than DeepSpeed's files are, as far as 0.19.8 "
-        f"({type(error).__name__}: {error}); convert it under the release that wrote it, "
-        "with its zero_to_fp32.py"
+        f"{archive.path} does not have the structure of DeepSpeed's files up to 0.19.8 "
+        f"({type(error).__name__}: {error}). Convert it with the zero_to_fp32.py of the release "
+        "that wrote it"
     )
 
 
 def _states(base: object, saved: Mapping, groups: int) -> list[dict]:
-    """The optimizer's state, group by group; none before the first step."""
+    """Return the optimizer's state of each group, or empty states before the first step."""
     if isinstance(base, list):  # elastic_checkpoint
         step = saved.get("base_optimizer_state_step")
         return [{**({} if step is None else {"step": step}), **state} for state in base]
@@ -105,7 +105,7 @@ def _states(base: object, saved: Mapping, groups: int) -> list[dict]:
 def _moments(
     archive: Archive, states: list[dict], masters: list[Flat], paddings: list | None
 ) -> dict[str, list[Flat]]:
-    """The quantities of which there is an element for every element of the masters."""
+    """Collect the quantities that have one element for every element of the masters."""
     names = dict.fromkeys(
         key
         for state in states
@@ -119,8 +119,8 @@ def _moments(
             flat = archive.flat(state.get(name), f"{name} of group {number}")
             if flat.count not in (master.count, master.count + padding):
                 raise CheckpointError(
-                    f"{archive.path}: {name} of group {number} has {flat.count} elements and its "
-                    f"master copy {master.count}; {COPY}"
+                    f"in {archive.path}, {name} of group {number} has {flat.count} elements, but "
+                    f"its master copy has {master.count}; {COPY}"
                 )
             flats.append(flat)
     return moments

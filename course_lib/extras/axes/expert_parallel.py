@@ -1,7 +1,7 @@
-"""Expert parallelism: each rank has its own tokens and some of the experts; tokens travel.
+"""Expert parallelism: each rank has its own tokens and some experts, to which tokens are sent.
 
-Four all-to-alls of uneven sizes a step: tokens to their experts and answers back, gradients the
-same ways. How uneven they are, the router decides anew each time. Appendix E4.
+A step has four all-to-alls of uneven sizes: tokens to their experts and outputs back, then their
+gradients along the same routes. The router determines the sizes in each step. Appendix E4.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from course_lib.extras.axes.experts import Mixture, combine, route, run_experts
 
 
 class ExpertParallel(nn.Module):
-    """A mixture of which this rank keeps the router and its share of the experts, taken from a
-    whole one, in its place.
+    """A module with the router and this rank's share of the experts of a full mixture.
 
-    After a forward `sent[r]` and `received[r]` are the numbers of rows to and from rank r.
+    It replaces the full mixture. After a forward pass, `sent[r]` and `received[r]` are the numbers
+    of rows sent to and received from rank r.
     """
 
     def __init__(self, mixture: Mixture, group: Group):
@@ -30,7 +30,7 @@ class ExpertParallel(nn.Module):
         total = len(mixture.experts)
         if total < n:
             raise ValueError(
-                f"{total} experts and {n} ranks: a rank without an expert has nothing to do. Take "
+                f"{total} experts are too few for {n} ranks: each rank needs at least one. Take "
                 f"{total} ranks for this axis or fewer, or more experts"
             )
         self.group, self.top = group, mixture.top
@@ -53,7 +53,7 @@ class ExpertParallel(nn.Module):
         self.sent = [int(part.sum()) for part in parts]
         self.received = coming.sum(1).tolist()
         rows = exchange_rows(x[order // self.top], self.sent, self.received, self.group)
-        # They lie by rank and expert, and each expert wants its own together.
+        # The rows are sorted by rank and then by expert, but each expert needs its rows together.
         kinds = torch.arange(coming.shape[1], device=x.device).repeat(n)
         kinds = kinds.repeat_interleave(coming.flatten())
         by_expert = kinds.argsort(stable=True)
@@ -63,16 +63,16 @@ class ExpertParallel(nn.Module):
         return combine(answers, order, routing)
 
     def sum_router(self) -> None:
-        """Add up the router's gradient over the ranks: each saw its own tokens. An expert has had
-        all of its tokens, and its gradient is whole."""
+        """Sum the router's gradient over the ranks, because each rank saw only its own tokens. An
+        expert has seen all tokens sent to it, so its gradient is complete."""
         weight = self.router.weight
         grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
         weight.grad = all_reduce(grad, self.group)
 
 
 def exchange_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], group: Group) -> Tensor:
-    """The first sent[0] rows of x (rows, h) to rank 0, and so on; what comes, in rank order. The
-    gradient takes the same ways back."""
+    """Send the first sent[0] rows of x (rows, h) to rank 0, and so on; return the received rows in
+    rank order. Gradients are sent back along the same routes."""
     return _Rows.apply(x, tuple(sent), tuple(received), group)
 
 

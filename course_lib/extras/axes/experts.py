@@ -1,7 +1,7 @@
-"""A mixture of experts: a router gives each token to k of E small MLPs, and weighs what they say.
+"""A mixture of experts: a router sends each token to k of E small MLPs and weights their outputs.
 
-Parameters grow with E, work with k alone. This is the whole layer in one process, which expert
-parallelism is held against. Appendix E4.
+Parameters grow with E, but work grows only with k. This full layer in one process is the reference
+for expert parallelism. Appendix E4.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 
 class Routing(NamedTuple):
-    """Where tokens go: for each of its k choices a token's expert and the weight of its answer."""
+    """The routes of tokens: for each of a token's k choices, the expert and its output's weight."""
 
     experts: Tensor  # (tokens, k)
     weights: Tensor  # (tokens, k)
 
     def by_expert(self, experts: int) -> tuple[Tensor, Tensor]:
-        """Choices in the order of their experts, as places in the flat (tokens·k,); and how many
-        each expert has."""
+        """Return the choices sorted by expert, as positions in the flat (tokens·k,), and the number
+        of choices of each expert."""
         flat = self.experts.flatten()
         return flat.argsort(stable=True), flat.bincount(minlength=experts)
 
 
 class Expert(nn.Module):
-    """An MLP as in a dense block, without biases."""
+    """A GELU MLP without biases, as in a dense block."""
 
     def __init__(self, hidden: int, inner: int):
         super().__init__()
@@ -39,14 +39,14 @@ class Expert(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Router and all experts on one rank. No token is dropped, however many an expert gets."""
+    """The router and all experts on one rank. No token is dropped, even if an expert gets many."""
 
     def __init__(self, hidden: int, inner: int, experts: int, top: int):
         super().__init__()
         if not 1 <= top <= experts:
             raise ValueError(
-                f"top={top} of {experts} experts: a token goes to one of them or more, and to no "
-                "more than there are"
+                f"top={top} of {experts} experts: a token goes to at least one expert and at most "
+                "to all of them"
             )
         self.top = top
         self.router = nn.Linear(hidden, experts, bias=False)
@@ -55,26 +55,26 @@ class Mixture(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (tokens, h)
         routing = route(self.router, x, self.top)
         order, counts = routing.by_expert(len(self.experts))
-        rows = x[order // self.top]  # (tokens·k, h), those of one expert together
+        rows = x[order // self.top]  # (tokens·k, h), sorted by expert
         answers = run_experts(self.experts.values(), rows, counts.tolist())
         return combine(answers, order, routing)
 
 
 def route(router: nn.Module, x: Tensor, top: int) -> Routing:
-    """The experts with the highest probabilities for each token (tokens, h). The probabilities are
-    the weights of their answers: through them the router learns."""
+    """Choose the experts with the highest probabilities for each token (tokens, h). Their outputs
+    are weighted by these probabilities, so the router gets a gradient."""
     weights, experts = router(x).softmax(-1).topk(top, dim=-1)
     return Routing(experts, weights)
 
 
 def run_experts(experts, rows: Tensor, counts: list[int]) -> Tensor:
-    """Each expert on its rows, which lie one expert's after the other's."""
+    """Run each expert on its rows, which are sorted by expert."""
     parts = rows.split(counts)
     return torch.cat([expert(part) for expert, part in zip(experts, parts, strict=True)])
 
 
 def combine(answers: Tensor, order: Tensor, routing: Routing) -> Tensor:
-    """The weighted sum of each token's k answers, (tokens, h), from answers in experts' order."""
+    """Outputs in experts' order -> (tokens, h), the weighted sum of each token's k outputs."""
     tokens, top = routing.experts.shape
     back = torch.empty_like(answers).index_copy(0, order, answers)  # (tokens·k, h)
     return (back.view(tokens, top, answers.shape[1]) * routing.weights[..., None]).sum(1)

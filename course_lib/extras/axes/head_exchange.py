@@ -1,7 +1,7 @@
-"""Attention by an exchange of heads: from all heads of some tokens to all tokens of some heads.
+"""Attention with an exchange from all heads of some tokens to some heads of all tokens.
 
-Between two all-to-alls each rank computes plain attention. An exchange only moves elements, so its
-adjoint is the exchange back (DeepSpeed-Ulysses, Jacobs et al. 2023). Appendix E4.
+Between two all-to-alls each rank computes ordinary attention. An exchange only moves elements, so
+its adjoint is the reverse exchange (DeepSpeed-Ulysses, Jacobs et al. 2023). Appendix E4.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from course_lib.collectives.call import Group, size_and_rank
 def head_exchange_attention(
     q: Tensor, k: Tensor, v: Tensor, group: Group, sizes: Sequence[int]
 ) -> Tensor:
-    """Causal attention of this rank's queries (b, heads, own, d) over all ranks' keys and values.
+    """Compute causal attention of this rank's queries (b, heads, own, d) over all keys and values.
 
-    k and v are (b, kv heads, own, d); `sizes[r]` is how many tokens rank r has, one stretch after
-    the other.
+    k and v are (b, kv heads, own, d). `sizes[r]` is the number of consecutive tokens on rank r.
     """
     q, k, v = (to_heads(x, group, sizes) for x in (q, k, v))  # (b, heads/n, s, d) each
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] < q.shape[1])
@@ -31,19 +30,19 @@ def head_exchange_attention(
 
 
 def to_heads(x: Tensor, group: Group, sizes: Sequence[int]) -> Tensor:
-    """(b, heads, own, d) to (b, heads/n, s, d)."""
+    """(b, heads, own, d) -> (b, heads/n, s, d)."""
     (n, _), heads = size_and_rank(group), x.shape[1]
     if heads % n:
         raise ValueError(
-            f"{heads} heads do not divide over {n} ranks: an exchange of heads gives each rank "
+            f"{heads} heads do not divide over {n} ranks, but an exchange of heads gives each rank "
             "equally many. Take a number of ranks that divides the heads (of keys and values too), "
-            "repeat key/value heads, or take ring_attention, which does not cut heads"
+            "repeat key/value heads, or use ring_attention, which does not split heads"
         )
     return _ToHeads.apply(x, group, tuple(sizes))
 
 
 def to_tokens(x: Tensor, group: Group, sizes: Sequence[int]) -> Tensor:
-    """(b, heads/n, s, d) to (b, heads, own, d): the exchange back."""
+    """(b, heads/n, s, d) -> (b, heads, own, d), the reverse exchange."""
     return _ToTokens.apply(x, group, tuple(sizes))
 
 

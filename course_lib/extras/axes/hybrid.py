@@ -1,7 +1,7 @@
-"""Hybrid sharding: ZeRO inside a node, copies of it across nodes.
+"""Hybrid sharding: ZeRO inside a node, replicas across nodes.
 
-Inside, over fast links, shards are gathered and gradients reduce-scattered. Across, over slow ones,
-go the gradients of a shard alone, 1/n of the model, in an all-reduce. Appendix E4.
+Inside a node, over fast links, parameters are gathered and gradients reduce-scattered. Across
+nodes, over slow links, only a shard's gradients (1/n of all) are all-reduced. Appendix E4.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from course_lib.zero.ddp import same_everywhere
 
 
 class Hybrid(Engine):
-    """An engine over the ranks of `inside`, kept alike over those of `across`: in each of these
-    groups are the ranks that hold the same shard, one of each node.
+    """An engine over the ranks of `inside`, replicated over the ranks of `across`.
 
-    Loss and step are an engine's: the mean of all ranks' means, or, with `tokens=`, of all tokens.
+    Each `across` group has the ranks that hold the same shard, one per node. As in any engine, the
+    loss is the mean of the ranks' mean losses, or, with `tokens=`, the mean over all tokens.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Hybrid(Engine):
         receive = self.gradients.receive
 
         def receive_sum(i: int, result: Tensor) -> None:
-            """A bucket's sums inside are there: first add up those of the other nodes."""
+            """Add the other nodes' sums to a bucket's sums of this node."""
             receive(i, all_reduce(result, across, donated=True))
 
         self.gradients.receive = receive_sum
@@ -49,18 +49,18 @@ class Hybrid(Engine):
             super().backward(loss / self.across.size())
             return
         count = torch.tensor(float(tokens), dtype=torch.float64, device=device_of(self.across))
-        with labelled("scalars"):  # the engine adds up over `inside` what each rank passes on here
+        with labelled("scalars"):  # the engine sums this count over `inside`
             count = all_reduce(count, self.across, donated=True)
         super().backward(loss, tokens=count.item())
 
 
 def check_crossing(inside: Group, across: Group) -> None:
-    """Refuse two groups that share more than this rank: they are no rows and columns of a mesh."""
+    """Raise if the groups share more than this rank, because they must be a row and a column."""
     both = [set(dist.get_process_group_ranks(group)) for group in (inside, across)]
     rank, shared = dist.get_rank(), both[0] & both[1]
     if shared != {rank}:
         raise ValueError(
             f"rank {rank}: inside={sorted(both[0])} and across={sorted(both[1])} share ranks "
-            f"{sorted(shared)} and have to share this one alone: inside are the ranks of a node, "
-            "across the ranks with the same place on each node"
+            f"{sorted(shared)} but may share only this one. Put the ranks of a node in inside, "
+            "and the ranks with the same position on each node in across"
         )

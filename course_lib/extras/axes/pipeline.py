@@ -1,8 +1,8 @@
-"""A step of a pipeline: each rank walks its schedule, activations go forward, gradients back.
+"""A step of a pipeline: each rank follows its schedule and exchanges activations and gradients.
 
-Every send is asynchronous and its handle is waited for at the end: with sends that block, two
-neighbours of 1F1B would each wait for the other to receive. What a stage keeps meanwhile is counted
-from the tensors that autograd saves. Appendix E4.
+Every send is asynchronous, and its handle is waited for at the end. With blocking sends in 1F1B,
+two neighbours would each wait for the other to receive. The memory of a stage is counted from the
+tensors that autograd saves. Appendix E4.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from course_lib.step.losses import valid
 
 
 class SavedTensor:
-    """One tensor that a graph holds; it goes when the graph lets go of it."""
+    """A tensor that an autograd graph saved; it is freed when the graph releases it."""
 
     def __init__(self, tensor: Tensor, micro: int):
         self.tensor, self.micro = tensor, micro
 
 
 class SavedTensors:
-    """Counts the tensors that autograd saves in `of(micro)`, and what of them is still held."""
+    """A record of the tensors that autograd saved in `of(micro)` and still holds."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
         self._parameters = {memory_key(p.untyped_storage()) for p in parameters}
@@ -45,7 +45,7 @@ class SavedTensors:
 
     @contextmanager
     def of(self, micro: int) -> Iterator[None]:
-        """A forward of this micro-batch runs in here."""
+        """Count the tensors saved by this micro-batch's forward pass, which runs in the body."""
 
         def pack(tensor: Tensor) -> SavedTensor:
             saved = SavedTensor(tensor, micro)
@@ -59,38 +59,33 @@ class SavedTensors:
         self.most_micros = max(self.most_micros, len(self.micros()))
 
     def micros(self) -> set[int]:
-        """The micro-batches of which something is held."""
+        """Return the micro-batches whose tensors are still held."""
         return {saved.micro for saved in self._saved}
 
     def bytes(self) -> int:
-        """Of the distinct storages that are held now."""
+        """Return the bytes of the distinct storages that are held now."""
         storages = (saved.tensor.untyped_storage() for saved in self._saved)
         return sum({memory_key(storage): storage.nbytes() for storage in storages}.values())
 
 
 class PipelineStep(NamedTuple):
-    """What a step of a pipeline gave on this rank."""
+    """The result of a step of a pipeline on this rank."""
 
     loss: float  # the mean over all tokens, on every rank
-    walked: list[Timed]  # what this rank did, in units of work that messages carried along
+    walked: list[Timed]  # this rank's steps, in units of work that messages carry
     kept: SavedTensors
 
 
 class Pipeline:
     """This rank's stage of a GPT, over the ranks of `group` in their order.
 
-    `back` carries the gradients: on NCCL another group of the same ranks, so that the two
-    directions do not queue behind each other; on gloo `group` itself will do. `ends`: the group of
-    the first and the last rank, which a tied table needs (`group` itself where it has two ranks).
+    `back` carries the gradients. On NCCL it is a second group of the same ranks, so that the two
+    directions do not wait for each other; on gloo it can be `group`. `ends` is the group of the
+    first and the last rank, needed for a tied embedding table (`group` if it has two ranks).
     """
 
     def __init__(
-        self,
-        model: GPT,
-        group: Group,
-        *,
-        back: Group | None = None,
-        ends: Group | None = None,
+        self, model: GPT, group: Group, *, back: Group | None = None, ends: Group | None = None
     ):
         self.stages, self.index = size_and_rank(group)
         self.group, self.back = group, group if back is None else back
@@ -100,25 +95,25 @@ class Pipeline:
             members = dist.get_process_group_ranks(group)
             raise ValueError(
                 "the embedding is tied, so its gradient is a sum over the first and the last "
-                f"stage: pass ends=, the group of the ranks {[members[0], members[-1]]}, as every "
-                "rank makes it by ranks.new_group, or take a model with tied=False"
+                f"stage. Pass ends=, the group of the ranks {[members[0], members[-1]]}, which "
+                "every rank creates with ranks.new_group, or take a model with tied=False"
             )
 
     def step(
         self, ids: Tensor, targets: Tensor, *, micros: int, schedule: str = "1f1b"
     ) -> PipelineStep:
-        """Add the gradients of the mean loss of a batch (b, s), in `micros` pieces of its rows.
+        """Accumulate gradients of the mean loss of a batch (b, s), split into `micros` parts.
 
-        All ranks pass the same batch; the first reads its ids, the last its targets, of which -100
-        does not count.
+        All ranks pass the same batch. The first rank reads its ids and the last rank its targets,
+        of which -100 is ignored.
         """
         if not 1 <= micros <= len(ids):
             raise ValueError(
-                f"micros={micros} pieces of {len(ids)} rows: each micro-batch needs a row or more"
+                f"micros={micros} for {len(ids)} rows: each micro-batch needs at least one row"
             )
         table = self.stage.table()
         earlier = None
-        if table is not None:  # what is there from a step before has been summed then
+        if table is not None:  # gradients of earlier steps are summed already
             earlier, table.grad = table.grad, None
         walk = _Walk(self, ids, targets, micros)
         for step in named(schedule)(self.stages, micros, self.index):
@@ -134,7 +129,7 @@ class Pipeline:
 
 
 class _Walk:
-    """One step: what is kept between a micro-batch's forward and its backward, and the clock."""
+    """State of one step: the tensors kept between forward and backward passes, and the clock."""
 
     def __init__(self, pipeline: Pipeline, ids: Tensor, targets: Tensor, micros: int):
         self.pipeline, self.stage = pipeline, pipeline.stage
@@ -145,7 +140,7 @@ class _Walk:
         self.tokens = max(1, valid(targets))
         self.loss = torch.zeros((), dtype=torch.float64, device=self.device)
         self.kept = SavedTensors(pipeline.stage.parameters())
-        self.ends: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch: what came in, what went out
+        self.ends: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch: input, output
         self.sent: list[Handle] = []
         self.walked: list[Timed] = []
 
@@ -156,7 +151,7 @@ class _Walk:
         self.clock(step)
 
     def forward(self, k: int) -> int:
-        """One micro-batch through this stage; the units of work at which its input was made."""
+        """Run a micro-batch through this stage; return the time unit when its input was ready."""
         p, came, x = self.pipeline, 0, self.ids[k]
         if not self.stage.first:
             shape = (*x.shape, self.stage.config.hidden)  # (b, s, h)
@@ -190,7 +185,7 @@ class _Walk:
         return x, int(came)
 
     def clock(self, step: Step) -> None:
-        """After each message its sender's clock, so that an order is measured and no seconds."""
+        """Send this rank's clock after each message, which measures order, not seconds."""
         p = self.pipeline
         group, to, none = p.group, p.index + 1, self.stage.last
         if step.kind == BACKWARD:

@@ -1,8 +1,8 @@
-"""Ring attention: queries stay, keys and values go round, and softmax is put together on the way.
+"""Ring attention: queries stay, keys and values circulate, and the softmax is computed online.
 
-Each rank holds some positions of the sequence. A block of keys and values visits all ranks; what it
-adds is weighed by the largest score so far (online softmax). In the backward it goes round again,
-and its gradients travel with it. Appendix E4 derives the bytes.
+Each rank holds some positions of the sequence. A block of keys and values is sent to every rank in
+turn, and contributions are scaled by the largest score so far (online softmax). In the backward
+pass it circulates again with its gradients. Appendix E4 derives the bytes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from course_lib.extras.axes.places import check_places
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, group: Group, places: Sequence[Tensor]
 ) -> Tensor:
-    """Causal attention of this rank's queries (b, heads, own, d) over all ranks' keys and values.
+    """Compute causal attention of this rank's queries (b, heads, own, d) over all keys and values.
 
-    k and v are (b, kv heads, own, d), each serving equally many query heads; `places[r]` are the
-    positions that rank r has, from `stretches` or `zigzag`.
+    k and v are (b, kv heads, own, d); each of their heads serves equally many query heads.
+    `places[r]` are the positions of rank r, from `stretches` or `zigzag`.
     """
     n, rank = size_and_rank(group)
     check_places(places, n)
     own = len(places[rank])
     if {q.shape[2], k.shape[2], v.shape[2]} != {own} or q.shape[1] % k.shape[1]:
         raise ValueError(
-            f"rank {rank} has {own} positions, with q {tuple(q.shape)}, k {tuple(k.shape)} and v "
-            f"{tuple(v.shape)}: each is (b, heads, {own}, d), and k's heads divide q's"
+            f"rank {rank} has {own} positions, but q {tuple(q.shape)}, k {tuple(k.shape)} and v "
+            f"{tuple(v.shape)}: each must be (b, heads, {own}, d), and k's heads must divide q's"
         )
     return _Ring.apply(q, k, v, group, [one.to(q.device) for one in places])
 
@@ -49,8 +49,8 @@ class _Ring(Function):
             scores = _scores(grouped, block, places[group.rank()])
             if scores is None:
                 continue
-            # The own block comes first, in which a token sees itself: `largest` is finite from then
-            # on, also where a later block shows a query nothing.
+            # This rank's block comes first. There each token sees itself, so `largest` is finite
+            # from then on, even if a query sees no key of a later block.
             higher = torch.maximum(largest, scores.amax(-1, keepdim=True))
             weights, shrunk = (scores - higher).exp(), (largest - higher).exp()
             total = total * shrunk + weights.sum(-1, keepdim=True)
@@ -80,10 +80,10 @@ class _Ring(Function):
                 shares[0] = (bent.mT @ grouped).sum(2)
                 shares[1] = (weights.mT @ owed).sum(2)
             if hop == 0:
-                home = shares  # of the own block: they stay
+                home = shares  # of this rank's own block: they stay
                 continue
             travelling = shares if travelling is None else travelling + shares
-            # On to the next rank, which has the same block next; after the last hop that is home.
+            # Send to the next rank, which gets the same block next, or owns it after the last hop.
             coming = (rank - 1 - hop) % n
             travelling = _end_swap(_begin_swap(travelling, _shape(k, places[coming]), group))
         dk, dv = home if travelling is None else home + travelling
@@ -91,7 +91,7 @@ class _Ring(Function):
 
 
 class _Block(NamedTuple):
-    """The keys and values of one rank, on their visit here."""
+    """The keys and values of one rank, while they are on this rank."""
 
     pair: Tensor  # (2, b, kv, theirs, d)
     places: Tensor
@@ -106,8 +106,8 @@ class _Block(NamedTuple):
 
 
 def _round(pair: Tensor, group: Group, places: Sequence[Tensor]) -> Iterator[_Block]:
-    """This rank's block, then that of the rank before it, and so on; each is passed on before it is
-    computed with, so that the next one is on its way meanwhile."""
+    """Yield this rank's block, then the previous rank's, and so on. Each is forwarded before it is
+    used, so that the next block arrives during the computation."""
     n, rank = size_and_rank(group)
     for hop in range(n):
         owner = (rank - hop) % n
@@ -120,8 +120,8 @@ def _round(pair: Tensor, group: Group, places: Sequence[Tensor]) -> Iterator[_Bl
 
 
 def _begin_swap(pair: Tensor, shape: Sequence[int], group: Group) -> list:
-    """Start to send to the next rank and to receive from the one before. Every other rank receives
-    first: where a message blocks until it is met, as on NCCL, none waits in a circle."""
+    """Start sending to the next rank and receiving from the previous one. Odd ranks receive first,
+    so that messages that block until they are received, as on NCCL, cannot deadlock."""
     n, rank = size_and_rank(group)
     after, before = (rank + 1) % n, (rank - 1) % n
     way = {"dtype": pair.dtype, "device": pair.device, "async_op": True}
@@ -139,18 +139,18 @@ def _end_swap(handles: list) -> Tensor:
 
 
 def _shape(k: Tensor, places: Tensor) -> tuple[int, ...]:
-    """Of both, keys and values, of a rank with these positions."""
+    """Return the shape of the keys and values of a rank with these positions."""
     return (2, *k.shape[:2], len(places), k.shape[3])
 
 
 def _grouped(q: Tensor, k: Tensor) -> Tensor:
-    """(b, heads, s, d) as (b, kv, g, s, d): the g query heads of each key/value head."""
+    """(b, heads, s, d) -> (b, kv, g, s, d), the g query heads of each key/value head."""
     b, heads, s, d = q.shape
     return q.reshape(b, k.shape[1], heads // k.shape[1], s, d)
 
 
 def _scores(q: Tensor, block: _Block, own: Tensor) -> Tensor | None:
-    """(b, kv, g, own, theirs), -inf where a key comes after the query; None if all do."""
+    """(b, kv, g, own, theirs) scores, -inf for keys after the query; None if all keys are later."""
     later = block.places > own[:, None]  # (own, theirs)
     if later.all():
         return None

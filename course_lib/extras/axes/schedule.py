@@ -1,7 +1,7 @@
-"""Pipeline schedules as data: for each stage a list of steps, forward or backward of a micro-batch.
+"""Pipeline schedules as data: each stage's list of forward and backward steps of micro-batches.
 
-What a schedule costs: how long stages stand idle (the bubble), from the times at which each step
-was walked. Appendix E4.
+The cost of a schedule is the idle time of its stages (the bubble), computed from the times of the
+steps. Appendix E4.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from fractions import Fraction
 from typing import NamedTuple
 
 FORWARD, BACKWARD = "F", "B"
-UNITS = {FORWARD: 1, BACKWARD: 2}  # work: a backward has two products for each of a forward's
+UNITS = {FORWARD: 1, BACKWARD: 2}  # work: a backward pass has twice as many products
 
 
 class Step(NamedTuple):
-    """One stage's forward or backward of one micro-batch."""
+    """One stage's forward or backward pass of one micro-batch."""
 
     kind: str
     micro: int
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A step with its beginning and its end, in units of work."""
+    """A step with its start and end, in units of work."""
 
     step: Step
     start: int
@@ -36,15 +36,15 @@ Schedule = Callable[[int, int, int], list[Step]]
 
 
 def gpipe(stages: int, micros: int, stage: int) -> list[Step]:
-    """All forwards, then all backwards, the last micro-batch's first (Huang et al. 2019)."""
+    """Return all forward passes, then all backward passes in reverse (Huang et al. 2019)."""
     check(stages, micros, stage)
     forwards = [Step(FORWARD, k) for k in range(micros)]
     return forwards + [Step(BACKWARD, k) for k in reversed(range(micros))]
 
 
 def one_f_one_b(stages: int, micros: int, stage: int) -> list[Step]:
-    """A backward as soon as there is one: p - 1 - stage forwards ahead, then one and one in turn,
-    then the backwards that are left (PipeDream-Flush, Narayanan et al. 2021)."""
+    """Return a schedule with early backward passes: p - 1 - stage forward passes, then alternating
+    passes, then the remaining backward passes (PipeDream-Flush, Narayanan et al. 2021)."""
     check(stages, micros, stage)
     ahead = min(stages - 1 - stage, micros)
     steps = [Step(FORWARD, k) for k in range(ahead)]
@@ -58,12 +58,12 @@ SCHEDULES: dict[str, Schedule] = {"gpipe": gpipe, "1f1b": one_f_one_b}
 
 def named(schedule: str) -> Schedule:
     if schedule not in SCHEDULES:
-        raise ValueError(f"schedule={schedule!r} is none of {', '.join(SCHEDULES)}")
+        raise ValueError(f"schedule={schedule!r} is not among {', '.join(SCHEDULES)}")
     return SCHEDULES[schedule]
 
 
 def bubble(timed: Sequence[Sequence[Timed]]) -> Fraction:
-    """Idle units of the stages over their units of work, from the first step's start to the end."""
+    """Return the ratio of all stages' idle units to their units of work, until the last end."""
     end = max(step.end for steps in timed for step in steps)
     work = sum(step.end - step.start for steps in timed for step in steps)
     return Fraction(end * len(timed) - work, work)
@@ -72,7 +72,7 @@ def bubble(timed: Sequence[Sequence[Timed]]) -> Fraction:
 def check(stages: int, micros: int, stage: int = 0) -> None:
     if stages < 1 or micros < 1:
         raise ValueError(
-            f"{stages} stages and {micros} micro-batches: a pipeline has one or more of each"
+            f"a pipeline needs at least one stage and one micro-batch, not {stages} and {micros}"
         )
     if not 0 <= stage < stages:
-        raise ValueError(f"stage={stage} is not among {stages} stages: they are 0 … {stages - 1}")
+        raise ValueError(f"stage={stage} is not among {stages} stages; they are 0 … {stages - 1}")

@@ -1,7 +1,7 @@
-"""A pipeline stage: some consecutive blocks of a GPT, with the embedding or the head at the ends.
+"""A pipeline stage: consecutive blocks of a GPT, and the embedding or the head at the ends.
 
-Parameters keep the names that they have in the whole model. A tied table is needed at both ends:
-first and last stage each hold it, and its gradient is a sum over both. Appendix E4.
+Parameters keep their names from the full model. A tied embedding table is needed at both ends, so
+the first and the last stage each hold it, and its gradients are summed over both. Appendix E4.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from course_lib.gpt import GPT
 
 
 def blocks_of_stages(layers: int, stages: int) -> list[range]:
-    """Which blocks each stage has: equally many, or the first stages one more."""
+    """Return the blocks of each stage, of which the first stages may have one more."""
     check(stages, 1)
     if stages > layers:
         raise ValueError(
-            f"{stages} stages and {layers} blocks: a stage without a block would only pass "
-            f"messages on. Take {layers} ranks for the pipeline or fewer, or a deeper model"
+            f"{stages} stages are too many for {layers} blocks: a stage without a block would only "
+            f"pass messages on. Take at most {layers} ranks for the pipeline, or a deeper model"
         )
     each, more = divmod(layers, stages)
     starts = [i * each + min(i, more) for i in range(stages + 1)]
@@ -29,8 +29,8 @@ def blocks_of_stages(layers: int, stages: int) -> list[range]:
 
 
 class Stage(nn.Module):
-    """What one rank of a pipeline computes. The first takes ids, the last gives a loss; between
-    them go hidden states (b, s, h)."""
+    """The part of the model on one rank of a pipeline. The first stage takes ids, and the last
+    computes a loss; stages exchange hidden states (b, s, h)."""
 
     def __init__(self, model: GPT, own: range, *, first: bool, last: bool):
         super().__init__()
@@ -41,13 +41,13 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleDict({str(i): model.blocks[i] for i in own})
         if last:
             self.norm, self.head = model.norm, model.head
-        if self.tied and last:  # no longer the same tensor as the first stage's
+        if self.tied and last:  # separate from the first stage's tensor
             self.head.weight = nn.Parameter(model.head.weight.detach().clone())
 
     embed = GPT.embed
 
     def forward(self, x: Tensor) -> Tensor:
-        """Ids (b, s) or hidden states (b, s, h) to hidden states, after the last block normed."""
+        """(b, s) ids or (b, s, h) states -> hidden states, normalized on the last stage."""
         if self.first:
             x = self.embed(x)
         for block in self.blocks.values():
@@ -55,19 +55,19 @@ class Stage(nn.Module):
         return self.norm(x) if self.last else x
 
     def loss_sum(self, states: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the losses of all targets (b, s), of the last stage's states."""
+        """Sum the losses of all targets (b, s), given the states of the last stage."""
         logits = self.head(states).flatten(0, 1)  # (b·s, v)
         return F.cross_entropy(logits, targets.flatten(), reduction="sum")
 
     def table(self) -> nn.Parameter | None:
-        """The end's copy of a tied table; None on a stage that shares nothing."""
+        """Return this stage's copy of a tied table, or None if this stage has none."""
         if not self.tied:
             return None
         return self.tokens.weight if self.first else self.head.weight if self.last else None
 
 
 def cut_into_stages(model: GPT, stages: int, stage: int) -> Stage:
-    """Take one stage out of a whole model, which gives up its modules; drop the model then."""
+    """Take one stage's modules out of a full model. Discard the model afterwards."""
     check(stages, 1, stage)
     own = blocks_of_stages(model.config.layers, stages)[stage]
     return Stage(model, own, first=stage == 0, last=stage == stages - 1)

@@ -1,7 +1,7 @@
-"""Weights in 8 and 4 bits: rounding by hand, what it costs, and where the scales of a cut one go.
+"""Weights in 8 and 4 bits: rounding by hand, its error, and the scales of a sharded weight.
 
-In the order of reading: refusals, absmax, llm_int8, codebooks, four_bit, gptq, awq, linear,
-adapters, compare, sizes, parallel. Appendix E2, after Lesson 15.
+Reading order: refusals, absmax, llm_int8, codebooks, four_bit, gptq, awq, linear, adapters,
+compare, sizes, parallel. Appendix E2, after Lesson 15.
 """
 
 from course_lib.extras.quantization.absmax import Int8, quantize_int8

@@ -1,6 +1,6 @@
-"""Absmax int8: a scale for each row, or for each block of a row, and codes from −127 to 127.
+"""Absmax int8: one scale for each row, or for each block of a row, and codes from −127 to 127.
 
-The scale is the largest magnitude over 127, so that value is exact and 0 stays 0. Appendix E2.
+The scale is the largest magnitude / 127, so the largest value is exact and 0 stays 0. Appendix E2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST = 127
 
 @dataclass(frozen=True, eq=False)
 class Int8:
-    """A weight [outputs, inputs] as codes and scales; `block` None: one scale a row."""
+    """A weight [outputs, inputs] as codes and scales; `block` None means one scale per row."""
 
     codes: Tensor  # (outputs, inputs), int8
     scales: Tensor  # (outputs, inputs/block) or (outputs, 1), float32
@@ -32,18 +32,18 @@ class Int8:
         return self.codes.nbytes + self.scales.nbytes
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """(outputs, inputs) codes times scales."""
+        """Return codes times scales, (outputs, inputs)."""
         codes, scales = self.codes.to(dtype), self.scales.to(dtype)
         if self.block is None:
             return codes * scales
         return (codes.unflatten(1, (-1, self.block)) * scales[..., None]).flatten(1)
 
     def cut_outputs(self, start: int, stop: int) -> Int8:
-        """The part of some outputs: its scales lie in the same rows."""
+        """Return the part for some outputs, whose scales are in the same rows."""
         return replace(self, codes=self.codes[start:stop], scales=self.scales[start:stop])
 
     def cut_inputs(self, start: int, stop: int) -> Int8:
-        """The part of some inputs: a row's one scale is a copy, blocks' scales are cut."""
+        """Return the part for some inputs, with a row's single scale or the blocks' scales."""
         codes = self.codes[:, start:stop]
         if self.block is None:
             return replace(self, codes=codes)
@@ -55,16 +55,16 @@ class Int8:
 
 
 def quantize_int8(weight: Tensor, block: int | None = None, *, most: Tensor | None = None) -> Int8:
-    """(outputs, inputs) floats to codes, with a scale for each row or block.
+    """(outputs, inputs) floats -> codes with a scale for each row or block.
 
-    `most`, (outputs, 1), takes the place of the rows' own largest magnitudes: those of whole rows,
-    where this weight is a part of them.
+    `most`, (outputs, 1), replaces the largest magnitudes of the rows. If this weight has only a
+    part of each row, pass the full rows' maxima.
     """
     weight = check_weight(weight)
     if block is not None:
         check_block(weight.shape[1], block)
         if most is not None:
-            raise ValueError("`most` is that of whole rows: leave block out, or leave it out")
+            raise ValueError("`most` has maxima of full rows, so pass either `most` or `block`")
     parts = weight.unflatten(1, (-1, block or weight.shape[1]))  # (outputs, blocks, block)
     largest = parts.abs().amax(2) if most is None else most.to(weight.dtype)
     scales = (largest / MOST).float()

@@ -1,6 +1,6 @@
-"""QLoRA: frozen codes, and two thin matrices beside them that are trained in their place.
+"""QLoRA: a layer with frozen codes, and two thin matrices that are trained instead.
 
-The gradient passes through the dequantized weight and is kept for the adapter alone. Appendix E2.
+The gradient passes through the dequantized weight and is kept only for adapters. Appendix E2.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from course_lib.extras.quantization.linear import QuantizedLinear
 
 
 class Adapted(nn.Module):
-    """y = codes(x) + x Aᵀ Bᵀ with A[r, inputs] random and B[outputs, r] zero: the same at first."""
+    """y = codes(x) + x Aᵀ Bᵀ, with A[r, inputs] initially random and B[outputs, r] zero."""
 
     def __init__(self, codes: QuantizedLinear, r: int):
         super().__init__()
         outputs, inputs = codes.weight.shape
         if not 1 <= r <= min(outputs, inputs):
-            raise ValueError(f"r={r} has to be from 1 to {min(outputs, inputs)} for this layer")
+            raise ValueError(f"r={r} must be from 1 to {min(outputs, inputs)} for this layer")
         if codes.threshold is not None:
             raise ValueError(
-                "the product of int8 codes has no backward, so nothing before this layer would "
+                "the product of int8 codes has no backward, so layers before this one would not "
                 "learn: leave threshold out under an adapter"
             )
         self.codes = codes
@@ -33,7 +33,7 @@ class Adapted(nn.Module):
 
 
 def adapt(model: nn.Module, r: int) -> nn.ParameterList:
-    """Freeze a quantized model and put an adapter beside each of its layers: what is trained."""
+    """Freeze a quantized model, add an adapter to each layer, return the new parameters."""
     names = [name for name, m in model.named_modules() if isinstance(m, QuantizedLinear)]
     if not names:
         raise ValueError("this model has no quantized layer: call quantize_model first")

@@ -1,8 +1,8 @@
-"""AWQ's idea: inputs that are large are protected by a scale, found by trying a few.
+"""AWQ's idea: scales protect columns with large inputs, and are found by trying a few values.
 
-Q(W·s) read by X/s is the same layer, but for rounding: a column of W that meets large inputs is
-made larger and so loses less. s = (mean |x|)^α for α from 0 to 1; α = 0 is plain rounding.
-Appendix E2.
+Q(W·s) applied to X/s is the same layer except for rounding. A column of W with large inputs is
+enlarged, and therefore loses less. It uses s = (mean |x|)^α for α from 0 to 1, where α = 0 is plain
+rounding. Appendix E2.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Scaled:
     weight: FourBit
     s: Tensor  # (inputs,), float32
     alpha: float
-    errors: tuple[float, ...]  # of each α that was tried, as a share of the output's norm
+    errors: tuple[float, ...]  # for each α, as a share of the output's norm
 
 
 def awq(
     weight: Tensor, inputs: Tensor, code: str = "int4", block: int = BLOCK, *, tries: int = TRIES
 ) -> Scaled:
-    """(outputs, inputs) floats and calibration inputs (…, inputs) to codes and the best s."""
+    """(outputs, inputs) floats and calibration inputs (…, inputs) -> codes and the best s."""
     weight = check_weight(weight)
     x = check_weight(inputs.flatten(0, -2), "the calibration input").to(weight.dtype)
     if x.shape[1] != weight.shape[1]:
@@ -40,7 +40,7 @@ def awq(
     found: list[tuple[float, float, Tensor, FourBit]] = []
     for i in range(tries + 1):
         s = mean ** (i / tries)
-        s = (s / (s.max() * s.min()).sqrt()).float()  # about 1: only the ratios count
+        s = (s / (s.max() * s.min()).sqrt()).float()  # around 1, because only ratios count
         kept = quantize_4bit(weight * s.to(weight.dtype), code, block)
         got = (x / s.to(x.dtype)) @ kept.dequantize(x.dtype).T
         found.append(((got - want).norm().item(), i / tries, s, kept))

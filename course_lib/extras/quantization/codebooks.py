@@ -1,7 +1,7 @@
-"""The 16 levels that four bits can name, from −1 to 1: int4, fp4, nf4, and the nearest of them.
+"""The 16 levels of four bits, int4, fp4 or nf4, and the search for the nearest level.
 
-A block's weights are divided by its largest magnitude, so its levels are these times one scale.
-Appendix E2.
+A block's weights are divided by its largest magnitude, so its levels are these levels times one
+scale. Appendix E2.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ BITS, LEVELS = 4, 16
 
 
 def int4() -> list[float]:
-    """Equal steps: k/7 for k from −8 to 7. The lowest is below −1 and only GPTQ reaches it."""
+    """Return k/7 for k from −8 to 7. The lowest level is below −1; only GPTQ reaches it."""
     return [k / 7 for k in range(-8, 8)]
 
 
 def fp4() -> list[float]:
-    """A sign, two bits of exponent, one of mantissa (E2M1): ±0, ½, 1, 1½, 2, 3, 4, 6, over 6."""
+    """Return E2M1 levels (1 sign, 2 exponent, 1 mantissa bit): ±(0, ½, 1, 1½, 2, 3, 4, 6)/6."""
     positive = []
     for exponent in range(4):
         for mantissa in range(2):
@@ -34,16 +34,16 @@ def fp4() -> list[float]:
 
 
 def nf4() -> list[float]:
-    """Quantiles of the normal distribution, over the largest: 7 below 0, 0 itself, 8 above.
+    """Return normal quantiles divided by the largest: 7 below 0, 0 itself, and 8 above.
 
-    Between levels lies about as much of a normal sample as between any two others. The outermost
-    quantile leaves δ = (1/32 + 1/30)/2 on each side: the infinite ones are no levels.
+    Each interval between levels has roughly the same share of a normal sample. The outermost
+    quantile leaves a tail of δ = (1/32 + 1/30)/2, since infinite quantiles cannot be levels.
     """
     delta = (1 / 32 + 1 / 30) / 2
     quantile = NormalDist().inv_cdf
 
     def half(count: int) -> list[float]:
-        """So many equal steps of probability from the outermost quantile to the median, 0."""
+        """Return `count` quantiles in equal steps of probability towards the median, without it."""
         step = (0.5 - delta) / count
         return [quantile(1 - delta - i * step) for i in range(count)]
 
@@ -57,14 +57,14 @@ CODES = {"int4": int4, "fp4": fp4, "nf4": nf4}
 
 @cache
 def levels(code: str) -> Tensor:
-    """(16,) the levels of a code by its name, ascending, in float64."""
+    """Return the (16,) levels of a code by its name, ascending, in float64."""
     if code not in CODES:
-        raise ValueError(f"code={code!r} is none of {', '.join(CODES)}")
+        raise ValueError(f"code={code!r} is not among {', '.join(CODES)}")
     return torch.tensor(CODES[code](), dtype=torch.float64)
 
 
 def nearest(x: Tensor, code: str) -> Tensor:
-    """The index of the level that is nearest to each number of x, as uint8."""
+    """Return the index of the nearest level for each element of x, as uint8."""
     table = levels(code).to(x.device, x.dtype)
     borders = (table[1:] + table[:-1]) / 2
     return torch.bucketize(x.contiguous(), borders).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""A model with rounded layers beside the one that it was: bytes, bits, error of the outputs.
+"""Comparison of a model with rounded layers with the original: bytes, bits and output errors.
 
 Appendix E2.
 """
@@ -20,21 +20,21 @@ from course_lib.extras.quantization.linear import (
     quantize_model,
 )
 
-Make = Callable[[str, nn.Linear], QuantizedLinear]  # a layer's name and itself, to one of codes
+Make = Callable[[str, nn.Linear], QuantizedLinear]  # (layer's name, layer) -> quantized layer
 
 
 class Rounded(NamedTuple):
-    """A copy of a model with codes in its layers, and what became of these layers."""
+    """A copy of a model with quantized layers, and measurements of these layers."""
 
     model: nn.Module
     nbytes: int  # of codes and scales
     bits: float  # for each weight of the layers
-    error: float  # of the layers' outputs on given inputs, a share of their norm, the mean
+    error: float  # mean error of the layers' outputs, relative to their norm
 
 
 @torch.no_grad()
 def rounded(model: nn.Module, make: Make, inputs: Mapping[str, Tensor]) -> Rounded:
-    """Replace the linear layers of a copy of `model`; `inputs` are what each layer reads."""
+    """Quantize the linear layers of a copy of `model`, and measure their errors on `inputs`."""
     dense, kept = linears(model), copy.deepcopy(model)
     nbytes = quantize_model(kept, make)
     weights = sum(layer.weight.numel() for layer in dense.values())
@@ -46,12 +46,12 @@ def rounded(model: nn.Module, make: Make, inputs: Mapping[str, Tensor]) -> Round
 
 
 def codes_by(quantize: Callable[[str, Tensor], Quantized], **options: float) -> Make:
-    """A layer of the codes quantize(name, weight); options are QuantizedLinear's."""
+    """Return a function that makes a layer from quantize(name, weight) and these options."""
     return lambda name, layer: QuantizedLinear(quantize(name, layer.weight), layer.bias, **options)
 
 
 def awq_by(inputs: Mapping[str, Tensor], code: str) -> Make:
-    """A layer of AWQ's codes, with the s that divides its input."""
+    """Return a function that makes a layer from AWQ's codes and the s that divides its input."""
 
     def make(name: str, layer: nn.Linear) -> QuantizedLinear:
         found = awq(layer.weight, inputs[name], code)

@@ -1,7 +1,7 @@
-"""A linear layer whose weight is codes: floats are made for one product, and dropped after it.
+"""A linear layer with a quantized weight, which is dequantized for each product and then dropped.
 
-The weight is frozen; the gradient of the input passes through, so adapters can be trained beside
-it, as QLoRA does. Appendix E2.
+The weight is frozen. The gradient of the input passes through, so adapters can be trained with it,
+as in QLoRA. Appendix E2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Quantized = Int8 | FourBit
 
 
 def check_quantized(weight: object) -> Quantized:
-    """The weight itself; refuses one that has no codes and scales yet."""
+    """Return the weight unchanged, or raise if it is not quantized."""
     if isinstance(weight, (Int8, FourBit)):
         return weight
     if isinstance(weight, Tensor):
@@ -33,14 +33,14 @@ def check_quantized(weight: object) -> Quantized:
 
 
 def dequantize(weight: Quantized, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(outputs, inputs) floats of a quantized weight."""
+    """Return the (outputs, inputs) floats of a quantized weight."""
     return check_quantized(weight).dequantize(dtype)
 
 
 class QuantizedLinear(nn.Module):
-    """y = (x/s) Wᵀ + bias, W from codes. `threshold`: LLM.int8()'s product, which has no backward.
+    """y = (x/s) Wᵀ + bias, with W from codes; `threshold` selects LLM.int8(), without gradients.
 
-    The codes are no buffers: `model.to(torch.bfloat16)` would round the scales.
+    The codes are not buffers, because `model.to(torch.bfloat16)` would round the scales.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         self.weight, self.s, self.threshold = check_quantized(weight), s, threshold
         if threshold is not None and not isinstance(weight, Int8):
-            raise TypeError("a threshold belongs to the product of int8 codes: quantize_int8 first")
+            raise TypeError("a threshold needs the product of int8 codes: call quantize_int8")
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Of codes, scales and s; the bias is a parameter and counted as one."""
+        """The bytes of codes, scales and s, without the bias, which is a parameter."""
         return self.weight.nbytes + (0 if self.s is None else self.s.nbytes)
 
     def _apply(self, fn, *args):
@@ -81,8 +81,8 @@ class QuantizedLinear(nn.Module):
 
 
 def linears(model: nn.Module, skip: tuple[str, ...] = ("head",)) -> dict[str, nn.Linear]:
-    """The linear layers of a model by name, without those whose name ends so: a head that shares
-    the embedding's table stays as it is."""
+    """Return the linear layers of a model by name, except names that end with one of `skip`. A head
+    may share the embedding table, so it is skipped by default."""
     found = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear)}
     return {name: m for name, m in found.items() if not name.endswith(skip)}
 
@@ -92,12 +92,12 @@ def quantize_model(
     make: Callable[[str, nn.Linear], QuantizedLinear],
     skip: tuple[str, ...] = ("head",),
 ) -> int:
-    """Put make(name, linear) in the place of every linear layer; the bytes that they hold."""
+    """Replace every linear layer by make(name, linear), and return the bytes of the new layers."""
     found = linears(model, skip)
     if not found:
         raise ValueError(
-            "there is no linear layer to quantize in this model: has it been done already, or does "
-            f"skip={skip} name them all?"
+            "there is no linear layer to quantize in this model: either it is quantized already, "
+            f"or skip={skip} excludes all of them"
         )
     total = 0
     for name, layer in found.items():
@@ -112,7 +112,7 @@ def quantize_model(
 def inputs_of(
     model: nn.Module, ids: Tensor, skip: tuple[str, ...] = ("head",)
 ) -> dict[str, Tensor]:
-    """What each linear layer read while the model saw ids, as (tokens, inputs): calibration."""
+    """Record each linear layer's (tokens, inputs) inputs for `ids`, as calibration data."""
     kept: dict[str, Tensor] = {}
     hooks = [
         layer.register_forward_pre_hook(

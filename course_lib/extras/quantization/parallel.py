@@ -1,7 +1,7 @@
-"""Quantized layers over a tensor-parallel group: the codes are cut, and the scales go with them.
+"""Quantized layers over a tensor-parallel group: codes are sharded together with their scales.
 
-By columns of the math's W[h, f] (outputs) a scale stays with its row. By rows (inputs) a block's
-scale stays with its block, and a row's one scale is on every rank. Appendix E2.
+If W[h, f] is sharded by columns (outputs), each scale stays with its output. If it is sharded by
+rows (inputs), block scales stay with their blocks, and single scales are replicated. Appendix E2.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from course_lib.tensor_parallel.products import column_products, row_product
 
 
 def inputs_of_rank(weight: Quantized, group: Group) -> Quantized:
-    """This rank's inputs of a whole quantized weight, in whole blocks: a cut by rows."""
+    """Return this rank's part of a quantized weight, sharded along the inputs in full blocks."""
     n, rank = size_and_rank(group)
     return check_quantized(weight).cut_inputs(*spans_of_inputs(weight, n)[rank])
 
 
 def spans_of_inputs(weight: Quantized, n: int) -> list[tuple[int, int]]:
-    """The inputs (start, stop) of each of n ranks."""
+    """Return the range (start, stop) of inputs for each of n ranks."""
     return spans_of_blocks(weight.shape[1], weight.block or 1, n)
 
 
 def quantize_int8_rows(part: Tensor, group: Group) -> Int8:
-    """This rank's inputs of a float weight to int8, with the scales of the whole rows: one max
-    all-reduce of (outputs, 1) makes the codes those of one rank."""
+    """Quantize this rank's part of a float weight along the inputs, with the scales of the full
+    rows. A max all-reduce of (outputs, 1) ensures the same codes as on one rank."""
     outputs = part.shape[0]
     if part.shape[1]:
         own = check_weight(part).abs().amax(1, keepdim=True)
-    else:  # no inputs here, and a max all the same
+    else:  # no inputs here, but the all-reduce needs a max
         own = part.new_zeros(outputs, 1)
     most = all_reduce(own, group, op="max")
     if not part.shape[1]:
@@ -46,10 +46,10 @@ def quantize_int8_rows(part: Tensor, group: Group) -> Int8:
 
 
 class ColumnParallelQuantized(nn.Module):
-    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp], W from this rank's codes.
+    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp], with W from this rank's codes.
 
-    `spans` are the outputs of each rank where torch.chunk's cut will not do: those that the next
-    layer's blocks leave on it.
+    `spans` are the output ranges of the ranks if the blocks of the next layer require a split
+    different from torch.chunk's.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class RowParallelQuantized(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (…, h/tp) -> (…, f)
         if x.shape[-1] != self.weight.shape[1]:
             raise ValueError(
-                f"rank {self.group.rank()}: this rank has the codes of {self.weight.shape[1]} "
-                f"inputs and got {x.shape[-1]}: cut the input at the blocks too "
+                f"rank {self.group.rank()} has the codes of {self.weight.shape[1]} inputs, but got "
+                f"{x.shape[-1]} inputs: split the input at the same blocks "
                 "(parallel.spans_of_inputs)"
             )
         return row_product(x, self.weight.dequantize(x.dtype), self.bias, self.group)

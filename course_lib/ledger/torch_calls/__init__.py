@@ -1,8 +1,8 @@
-"""Where torch is watched: its operations as they are dispatched, and Python's waits for a handle.
+"""Hooks into torch: a mode that sees dispatched operations, and a listener for Python's waits.
 
-`LightMode` is the way in for the ledger, the memory meter and the referee of a notebook's cell: it
-sees every operation below autograd, whoever issued it, in forward and in backward, from Python and
-from C++. `operations.py` is the one table of torch's collectives; `waits.py` the one listener for
+The ledger, the memory meter and the referee of a notebook's cell all use `LightMode`. It sees every
+operation below autograd, from any issuer, in the forward and backward pass, from Python and C++.
+`operations.py` is the table of torch's collectives, and `waits.py` has the only listener for
 `Work.wait`. Lesson 01.
 """
 
@@ -17,10 +17,10 @@ __all__ = ["OPERATIONS", "LightMode", "Operation", "arguments", "handle", "liste
 
 
 class LightMode(TorchDispatchMode):
-    """A dispatch mode that does not bring torch's compiler along.
+    """A dispatch mode that does not import torch's compiler.
 
-    Torch wraps modes so that the compiler skips them. That wrapper imports the compiler, a second
-    and 75 MB, and keeps an operation's arguments alive in the traceback of an error.
+    Torch wraps modes so that the compiler skips them. The wrapper imports the compiler, which costs
+    a second and 75 MB, and keeps an operation's arguments alive in the traceback of an error.
     """
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Torch's collectives by the names of its operations: the verb, its arguments, what has to agree.
+"""torch's collectives by operation name: the verb and the names of the operation's arguments.
 
-Whoever asks for a collective (DDP's reducer in C++, FSDP2, DTensor, DeepSpeed, a learner), torch
-performs it as one of the operations of its `c10d` library. A functional collective, which compilers
-and DTensor prefer, is made of them: who watches it from outside sees it here, too.
+For every caller (DDP's reducer in C++, FSDP2, DTensor, DeepSpeed, a learner), torch performs a
+collective as one of the operations of its `c10d` library. A functional collective, which compilers
+and DTensor prefer, consists of these operations too, so it is observed here as well.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch.distributed as dist
 
 
 class Operation(NamedTuple):
-    """What is known of one operation: `inputs`, `outputs`, `root`, `peer` name its arguments."""
+    """A torch operation's verb; `inputs`, `outputs`, `root` and `peer` name its arguments."""
 
-    verb: str  # in the course's words
-    inputs: str = ""  # the tensors of this rank that go in
-    outputs: str = ""  # those that the result is written to, where they are others
-    agree: str = ""  # which shapes have to be the same on all ranks: "in", "out", or neither
+    verb: str  # as in `verbs.py`
+    inputs: str = ""  # this rank's input tensors
+    outputs: str = ""  # the tensors for the result, if they differ from the inputs
+    agree: str = ""  # the shapes that must be the same on all ranks: "in", "out", or neither
     root: str = ""
-    peer: str = ""  # the other rank of a message; none where any rank may send it
+    peer: str = ""  # the other rank of a message; empty if any rank may send it
 
 
 OPERATIONS: dict[str, Operation] = {
     "c10d::allreduce_": Operation("all_reduce", "tensors", agree="in"),
     "c10d::allreduce_coalesced_": Operation("all_reduce", "tensors", agree="in"),
-    # Pieces may be uneven where the backend allows it: what comes out has to be the same.
+    # Pieces may be uneven if the backend allows it, but the outputs must be the same.
     "c10d::allgather_": Operation("all_gather", "input_tensors", "output_tensors", "out"),
     "c10d::_allgather_base_": Operation("all_gather", "input_tensor", "output_tensor", "in"),
     "c10d::allgather_coalesced_": Operation("all_gather", "input_list", "output_lists", "in"),
@@ -73,17 +73,17 @@ NAMESPACES = {name.partition("::")[0] for name in OPERATIONS}
 
 
 def handle(result: object) -> dist.Work | None:
-    """The handle in what an operation returns: the last of its results, or the only one."""
+    """Return the handle in an operation's result: its last element, or the result itself."""
     last = result[-1] if isinstance(result, (tuple, list)) and result else result
     return dist.Work.unbox(last) if isinstance(last, torch.ScriptObject) else None
 
 
 @cache
 def positions(func: torch._ops.OpOverload) -> dict[str, int]:
-    """The names of an operation's arguments, and where each stands."""
+    """Return the names and positions of an operation's arguments."""
     return {argument.name: i for i, argument in enumerate(func._schema.arguments)}
 
 
 def arguments(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> dict:
-    """A call's arguments by their names. Those left at a default are absent."""
+    """Return a call's arguments by name, without arguments that keep their default."""
     return {name: args[i] for name, i in positions(func).items() if i < len(args)} | kwargs

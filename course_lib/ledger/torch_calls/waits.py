@@ -1,7 +1,7 @@
-"""Hear of every `Work.wait()` in Python, before and after: the one patch of torch's method.
+"""Listeners called before and after every `Work.wait()` in Python, by the only patch of torch.
 
-It is a method of a class in C++, and the only place where a wait, and the end of a point-to-point
-message, can be seen. Torch is as it was once nothing listens any more.
+`Work.wait` is a method of a C++ class. A wait and the end of a point-to-point message can only be
+observed there. The patch is removed when the last listener stops.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from types import FrameType
 import torch.distributed as dist
 
 _lock = threading.Lock()
-_listeners: list[WaitListener] = []  # an entry for each `listening` that is open
+_listeners: list[WaitListener] = []  # one entry for each open `listening`
 _put_back: Callable[[], None] | None = None
 
 
 class WaitListener:
-    """What hears of waits; either method may be left as it is."""
+    """A listener for waits, in which either method may be left empty."""
 
     def before_wait(self, work: dist.Work) -> None:
-        """A handle is about to be waited for; an exception in here is raised in its place."""
+        """Handle a wait before it begins. An exception raised here replaces the wait."""
 
     def after_wait(self, work: dist.Work, start: float, caller: FrameType) -> None:
-        """The wait that began at `start` (`perf_counter`) has returned; one that raised has not."""
+        """Handle a wait that began at `start` (`perf_counter`) and returned without error."""
 
 
 @contextmanager
 def listening(listener: WaitListener) -> Iterator[None]:
-    """Let `listener` hear of the waits in here, once each, however often it is listening."""
+    """Notify `listener` of each wait in the body once, even if it listens several times."""
     with _lock:
         if not _listeners:
             _patch()
@@ -47,8 +47,8 @@ def listening(listener: WaitListener) -> Iterator[None]:
 
 
 def _patch() -> None:
-    """Put a method over torch's that does the same and tells the listeners. Where others have put
-    theirs over it by the end, it stays below, and tells nothing more."""
+    """Replace torch's method by one that notifies the listeners too. If other code patches it
+    later, this method stays installed but notifies no listener after the last has stopped."""
     global _put_back
     original, done = dist.Work.wait, []
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration: what its keys mean, what is wrong with a file, what a rung of the
-ladder writes there.
+"""DeepSpeed's configuration: the meaning of its keys, the errors in a file, and a rung of the
+ladder as a file.
 Lesson 13.
 """

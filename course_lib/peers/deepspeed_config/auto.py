@@ -1,7 +1,7 @@
-"""Each "auto" of a DeepSpeed config as the Hugging Face Trainer resolves it, and where from.
+"""Each "auto" of a DeepSpeed config as the Hugging Face Trainer resolves it, with its origin.
 
-The Trainer fills in its own arguments, three sizes from the model's hidden size, and compares what
-is no "auto" with its arguments. Without its arguments nothing is resolved. Lesson 13.
+The Trainer fills in its own arguments, and three sizes that depend on the model's hidden size. It
+compares explicit values with its arguments. Without arguments, nothing is resolved. Lesson 13.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ AUTO = "auto"
 OF_THE_FILE = "the file"
 ZERO = "zero_optimization"
 REDUCE = f"{ZERO}.reduce_bucket_size"
-# What the Trainer makes of the model's hidden size, by the key; the last two at stage 3 alone.
+# The Trainer's formulas from the model's hidden size, by key; the last two only at stage 3.
 SIZES = {
     REDUCE: ("hidden_size²", lambda h: h * h),
     f"{ZERO}.stage3_prefetch_bucket_size": ("0.9 · hidden_size²", lambda h: int(0.9 * h * h)),
     f"{ZERO}.stage3_param_persistence_threshold": ("10 · hidden_size", lambda h: 10 * h),
 }
-# What Accelerate, on which the Trainer stands, makes of these where no variable says otherwise.
+# Defaults of Accelerate, which the Trainer uses, unless an environment variable differs.
 OF_ACCELERATE = {
     f"{ZERO}.stage": 2,
     f"{ZERO}.offload_optimizer.device": "none",
@@ -34,7 +34,7 @@ OF_ACCELERATE = {
     f"{ZERO}.offload_param.nvme_path": "none",
     f"{ZERO}.stage3_gather_16bit_weights_on_model_save": False,
 }
-# What it fills in from its arguments, as they are.
+# Keys that the Trainer copies from its arguments.
 OF_ARGUMENTS = {
     "train_micro_batch_size_per_gpu": ("per_device_train_batch_size",),
     "gradient_accumulation_steps": ("gradient_accumulation_steps",),
@@ -53,14 +53,14 @@ FILLED = (*OF_ARGUMENTS, BATCH, LOWEST, TOTAL, WARMUP)
 
 
 class ValueOrigin(NamedTuple):
-    """A value of the resolved config, and a sentence that says where it comes from."""
+    """A value of the resolved config, and a sentence about its origin."""
 
     value: object
     origin: str
 
 
 class Conflict(NamedTuple):
-    """A value of the file that the Trainer's arguments contradict: the Trainer ends with it."""
+    """A value in the file that contradicts the Trainer's arguments, so the Trainer stops."""
 
     path: str
     config: object
@@ -70,9 +70,9 @@ class Conflict(NamedTuple):
 
 @dataclass
 class Resolved:
-    """`config` with its "auto" values resolved; `origins` of every value in it by dotted path;
-    `conflicts` with the arguments; `unresolved`, the paths that stay "auto" and why; `refusals`,
-    sentences with which the integration ends before DeepSpeed is asked."""
+    """`config` with its "auto" values resolved, the `origins` of all values by dotted path, and the
+    `conflicts` with the arguments. `unresolved` gives the reason for each path that remains "auto".
+    `refusals` are errors that occur before DeepSpeed is called."""
 
     config: dict
     origins: dict[str, ValueOrigin] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Resolved:
         self.origins[path] = ValueOrigin(value, origin)
 
     def fill(self, path: str, value: object, origin: str, name: str | None = None) -> None:
-        """Resolve an "auto"; another value is held against the argument `name`."""
+        """Resolve an "auto"; compare any other value with the argument `name`."""
         here = self.get(path)
         if here == AUTO:
             self.put(path, value, origin)
@@ -100,11 +100,11 @@ class Resolved:
 def resolve(
     config: Mapping, arguments: Mapping | None, model: Mapping | None, world: int
 ) -> Resolved:
-    """The config that the Trainer hands to DeepSpeed on `world` ranks.
+    """Resolve the config as the Trainer passes it to DeepSpeed on `world` ranks.
 
-    `arguments` are TrainingArguments as JSON, all or some; `model` is a config.json. Without
-    arguments there is no Trainer, and nothing else resolves: DeepSpeed itself reads "auto" as text
-    or takes its own default. The number of steps is known where `max_steps` says it.
+    `arguments` are all or some TrainingArguments as JSON; `model` is a config.json. Without
+    arguments there is no Trainer, so nothing is resolved: DeepSpeed itself reads "auto" as text or
+    uses its own default. The number of steps is known only if `max_steps` states it.
     """
     work = Resolved(copy.deepcopy(dict(config)))
     if arguments is not None:
@@ -120,8 +120,8 @@ def resolve(
 
 
 def left_to_the_trainer(config: Mapping, hidden: int | None = None) -> dict:
-    """A config with "auto" wherever the Trainer fills the value in; a size that it would make of
-    the model's hidden size counts among these."""
+    """Write "auto" for every value that the Trainer fills in, including sizes that equal its
+    formula for the model's hidden size."""
     left = Resolved(copy.deepcopy(dict(config)))
     sizes = [path for path, (_, of) in SIZES.items() if hidden and left.get(path) == of(hidden)]
     for path in (*FILLED, *sizes):
@@ -131,11 +131,11 @@ def left_to_the_trainer(config: Mapping, hidden: int | None = None) -> dict:
 
 
 def read_arguments(given: Mapping) -> dict:
-    """The arguments that matter here, with the Trainer's defaults; a wrong kind is refused."""
+    """Read the relevant arguments, with the Trainer's defaults; refuse wrong types."""
     if given.get("warmup_ratio"):
         raise ValueError(
-            f"warmup_ratio={given['warmup_ratio']!r} is no argument of transformers "
-            f"{table()['transformers']}: write it as warmup_steps, where a number below 1 is a "
+            f"warmup_ratio={given['warmup_ratio']!r} is not an argument of transformers "
+            f"{table()['transformers']}. Write it as warmup_steps, where a number below 1 is a "
             "fraction of all steps"
         )
     kinds = {bool: "true or false", float: "a number", int: "a whole number"}
@@ -144,14 +144,14 @@ def read_arguments(given: Mapping) -> dict:
         kind = float if name == "warmup_steps" else type(table()["arguments"][name])
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise ValueError(
-                f"the argument {name} is {json.dumps(value)}, and has to be {kinds[kind]}"
+                f"the argument {name} is {json.dumps(value)}, but must be {kinds[kind]}"
             )
     return found
 
 
 def hidden_size(model: Mapping) -> int | None:
-    """The hidden size by which the Trainer goes: the model's own, the largest of several, or that
-    of its text part; None where a config.json has none of these."""
+    """Return the hidden size that the Trainer uses: the model's own, the largest of several, or the
+    text part's. Return None if the config.json has none of these."""
     own = _size_of(model, model.get("model_type"))
     if own is not None:
         return own
@@ -164,19 +164,19 @@ def hidden_size(model: Mapping) -> int | None:
 
 @lru_cache(maxsize=1)
 def table() -> dict:
-    """What the release of Transformers that the course pins says: tools/trainer_table.py."""
+    """Load the table for the course's Transformers release (see tools/trainer_table.py)."""
     return json.loads(files(__package__).joinpath("trainer.json").read_text(encoding="utf-8"))
 
 
 def at(config: object, path: Iterable[str], default: object = None) -> object:
-    """What a config has at a path, `default` where it has nothing."""
+    """Read a config at a path; return `default` if nothing is there."""
     for name in path:
         config = config.get(name, default) if isinstance(config, Mapping) else default
     return config
 
 
 def leaves(config: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
-    """(dotted path, value) of everything in a config that is no section."""
+    """Yield (dotted path, value) for everything in a config that is not a section."""
     for key, value in config.items():
         path = f"{above}{key}"
         if isinstance(value, Mapping):
@@ -187,7 +187,7 @@ def leaves(config: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
 
 # ---- the three steps
 def _process(work: Resolved, args: Mapping, world: int, given: frozenset) -> None:
-    """What is known as soon as the arguments are there."""
+    """Resolve everything that follows from the arguments."""
 
     for path, names in OF_ARGUMENTS.items():
         full = f"{names[0]}_full_eval"  # evaluation in 16 bits needs an engine in 16 bits
@@ -200,7 +200,7 @@ def _process(work: Resolved, args: Mapping, world: int, given: frozenset) -> Non
     text = f"{world} ranks · per_device_train_batch_size {micro} · gradient_accumulation_steps "
     whole, text = world * micro * accumulate, f"{text}{accumulate}"
     work.fill(BATCH, whole, text, "train_batch_size (calculated)")
-    work.fill(LOWEST, 0, "0, which no argument of the Trainer changes")
+    work.fill(LOWEST, 0, "0, because no argument of the Trainer changes it")
     if args["save_on_each_node"]:
         here = work.config.get("checkpoint")
         work.config["checkpoint"] = dict(here) if isinstance(here, Mapping) else {}
@@ -209,27 +209,27 @@ def _process(work: Resolved, args: Mapping, world: int, given: frozenset) -> Non
 
 
 def _accelerate(work: Resolved) -> None:
-    """What Accelerate's plugin adds, which the Trainer makes next."""
+    """Add the defaults of Accelerate's plugin, which the Trainer creates next."""
     if "gradient_accumulation_steps" not in work.config:
-        text = "Accelerate, which writes 1 where the file has no such key, whatever the arguments"
+        text = "Accelerate, which writes 1 if the key is missing, whatever the arguments"
         work.put("gradient_accumulation_steps", 1, text)
     if ZERO not in work.config:
         work.refusals.append(
-            f'the file has no section "{ZERO}", and without it Accelerate does not begin; write '
-            f'"{ZERO}": {{"stage": 0}} to shard nothing'
+            f'Accelerate does not start without the section "{ZERO}"; write "{ZERO}" as '
+            f'{{"stage": 0}} to shard nothing'
         )
     for path, value in OF_ACCELERATE.items():
         work.fill(path, value, f"Accelerate's default, {json.dumps(value)}")
 
 
 def _finalize(work: Resolved, args: Mapping, model: Mapping | None) -> None:
-    """What is known once there are a model and a number of steps."""
+    """Resolve everything that needs a model and a number of steps."""
     asked = [path for path in SIZES if work.get(path) == AUTO]
     size = hidden_size(model) if asked and model is not None else None
     if asked and model is not None and size is None:
         work.refusals.append(
-            "the model's config has neither hidden_size nor hidden_sizes, nor its text_config: the "
-            f"Trainer cannot resolve {', '.join(asked)}; write numbers in their place"
+            "the model's config (and its text_config) has no hidden_size or hidden_sizes, so the "
+            f"Trainer cannot resolve {', '.join(asked)}; write numbers instead"
         )
     for path, (words, of) in SIZES.items() if size is not None else ():
         if work.get(f"{ZERO}.stage") == 3 or path == REDUCE:
@@ -243,29 +243,29 @@ def _finalize(work: Resolved, args: Mapping, model: Mapping | None) -> None:
         steps = int(warmup) if warmup >= 1 else math.ceil(max(total, 0) * warmup)
         text = "warmup_steps of the Trainer's arguments"
         text += f", as a fraction of max_steps {total}" if 0 < warmup < 1 else ""
-        text += "" if steps else ": none, and 1 is the least that DeepSpeed takes"
+        text += "" if steps else ", so none, but DeepSpeed requires at least 1"
         work.fill(WARMUP, max(1, steps), text, "warmup_steps")
 
 
 def _why(work: Resolved, path: str, arguments: Mapping | None, model: Mapping | None) -> str:
-    """Why a value stays "auto"."""
+    """Explain why a value remains "auto"."""
     if arguments is None:
         return (
-            'only the Hugging Face Trainer resolves "auto", from its arguments, and none were '
-            "named: DeepSpeed by itself takes it for text, or for its own default"
+            'only the Hugging Face Trainer resolves "auto", but none of its arguments were given, '
+            "so DeepSpeed itself reads it as text or uses its own default"
         )
     if path in SIZES and work.get(f"{ZERO}.stage") != 3 and path != REDUCE:
-        return "the Trainer resolves it at stage 3 alone, where alone it has an effect"
+        return "the Trainer resolves it only at stage 3, because it has no effect elsewhere"
     if path in SIZES and model is None:
-        return "it follows from the model's hidden size: name a config.json with --model"
+        return "it depends on the model's hidden size, so name a config.json with --model"
     if path in SIZES:
-        return "the model's config says no hidden size: write a number"
+        return "the model's config states no hidden size, so write a number"
     if path in (TOTAL, WARMUP):
         return (
-            "it follows from the number of steps, which the Trainer reckons from the length of the "
-            "data; say max_steps in the arguments"
+            "it depends on the number of steps, which the Trainer computes from the length of the "
+            "data, so set max_steps in the arguments"
         )
-    return "the Trainer resolves no such key, and Accelerate ends with it: write a value"
+    return "the Trainer does not resolve this key, and Accelerate stops, so write a value"
 
 
 def _release() -> str:
@@ -273,7 +273,7 @@ def _release() -> str:
 
 
 def _size_of(model: Mapping, kind: object) -> int | None:
-    """The size that one part of a model has, by its own name for it, or by its kind's default."""
+    """Return the hidden size that a config states, or its model type's default."""
     name, default = table()["hidden_size"].get(kind, ("hidden_size", None))
     value = model.get(name, model.get("hidden_size", default))
     if value is None and isinstance(model.get("hidden_sizes"), list) and model["hidden_sizes"]:

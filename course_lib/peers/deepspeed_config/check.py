@@ -1,9 +1,9 @@
-"""A file → everything that is wrong with it: the file itself, then one family of rules after
-another.
+"""A check of a config file that reports every fault: first the file itself, then one family of
+rules after another.
 
-Keys that have one right name or place are first put there, so that what stands in a misspelt
-section is looked into at once, and no finding follows from a slip that has a finding of its own.
-No rule imports torch or DeepSpeed, and nothing of the file is run. Lesson 13.
+Keys that have a single correct name or place are moved there first. Then a misspelt section is
+checked at once, and a misspelling causes only its own finding.
+No rule imports torch or DeepSpeed, and nothing from the file is executed. Lesson 13.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FAMILIES = (values, sizes, effects, conflicts, batch, optimizers, autos)
 
 @dataclass
 class ConfigReport:
-    """`findings` in the order of the file; `resolved`: dotted path → {"value", "origin"}; `value`
-    is the file's and `config` the same resolved, None where the file holds no config; `notes` say
-    what it was checked against."""
+    """The result of a check, with `findings` in the order of the file. `resolved` maps dotted paths
+    to {"value", "origin"}. `value` and its resolved `config` are None if the file holds no config.
+    `notes` describe the basis of the check."""
 
     findings: list[Finding]
     resolved: dict[str, dict] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ConfigReport:
 
 
 def check_file(path: Path, *, known: schema.Schema | None = None, **how: object) -> ConfigReport:
-    """The report on a file; `how` is what `check_document` takes."""
+    """Check a file; `how` are options of `check_document`."""
     known = schema.load() if known is None else known
     report = check_document(source.read(path), known, **how)
     report.notes += [known.note] if known.note else []
@@ -63,8 +63,8 @@ def check_document(
     arguments: Mapping | None = None,
     model: Mapping | None = None,
 ) -> ConfigReport:
-    """The report on a document that has been read. `arguments` are the Trainer's, `model` is the
-    content of a config.json."""
+    """Check a parsed document. `arguments` are the Trainer's arguments, and `model` is the content
+    of a config.json."""
     value = document.value
     if value is None:
         return ConfigReport(in_order(document.findings))
@@ -80,12 +80,12 @@ def check_document(
         found = [*misnamed, *(config.finding(*row) for row in rows)]
     origins = {path: origin._asdict() for path, origin in resolved.origins.items()}
     if world is None and value.get(batch.BATCH) == auto.AUTO and arguments is not None:
-        origins[batch.BATCH]["origin"] += "; --world names the ranks"
+        origins[batch.BATCH]["origin"] += "; set the ranks with --world"
     return ConfigReport(in_order(document.findings + found), origins, value, resolved.config)
 
 
 def _ranks(value: Mapping, arguments: Mapping | None) -> int:
-    """The ranks that the file's batch sizes are for, where --world does not say; 1 if none fit."""
+    """Derive the number of ranks from the file's batch sizes; return 1 if they do not fit."""
     counts = [value.get(batch.BATCH)]
     for key, name in ((batch.MICRO, "per_device_train_batch_size"), (batch.STEPS, batch.STEPS)):
         stated = value.get(key, auto.AUTO)
@@ -96,10 +96,10 @@ def _ranks(value: Mapping, arguments: Mapping | None) -> int:
     return total // (micro * steps) if total % (micro * steps) == 0 else 1
 
 
-# ---- keys under the name or in the place that was meant
+# ---- keys under their intended name or place
 def as_meant(document: Document, misnamed: list[Finding]) -> tuple[Document, list[Finding]]:
-    """A document with what `misnamed` would rename or move, and those findings that could be
-    carried out, since nothing stood in the way."""
+    """Apply the renames and moves of `misnamed` to a copy of the document. Return it with the
+    findings that could be applied."""
     value, places, renamed = copy.deepcopy(document.value), dict(document.places), []
     for finding in misnamed:
         if finding.repair and finding.repair[0] in ("rename", "meant"):
@@ -111,8 +111,8 @@ def as_meant(document: Document, misnamed: list[Finding]) -> tuple[Document, lis
 
 
 def _under_old_names(finding: Finding, renamed: list[Finding]) -> Finding:
-    """A finding of a document as it was meant, under the names that the file has. It is corrected
-    in a later round, when the key above has its name."""
+    """Translate a finding about the renamed document back to the file's names. It is corrected in a
+    later round, after the key above has its correct name."""
     keys = finding.keys
     for old, new in ((item.keys, item.repair[1]) for item in reversed(renamed)):
         keys = _swapped(keys, new, old)
@@ -122,8 +122,8 @@ def _under_old_names(finding: Finding, renamed: list[Finding]) -> Finding:
 
 
 def rename(value: dict, old: tuple, new: tuple) -> bool:
-    """Move what stands at one path to another; False where it is not there, or the place is taken.
-    A key that stays in its section stays in its place."""
+    """Move a value to a different path. Return False if the value is missing or the target
+    exists. A key that stays in its section keeps its position."""
     holder, into = auto.at(value, old[:-1]), value
     for name in new[:-1]:
         into = into.setdefault(name, {}) if isinstance(into, dict) else None

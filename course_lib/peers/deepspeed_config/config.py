@@ -1,7 +1,7 @@
-"""A config as the rules see it: its values, where each stands, what DeepSpeed makes of them.
+"""A config as the rules see it: its values, their positions, and DeepSpeed's reading of them.
 
-Every rule is handed one of these; it answers what stage, offload or precision counts, and makes a
-finding with the place of its key. Lesson 13.
+Every rule receives a DeepSpeedConfig. This object answers questions about the effective stage and
+offload, and creates findings at the position of a key. Lesson 13.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from course_lib.peers.deepspeed_config.schema import Schema
 
 ABSENT = object()
 OPEN = {"strict": False, "open": True, "keys": {}, "source": ""}
-Row = tuple  # what a rule says of a config: the arguments of `Config.finding`
+Row = tuple  # a rule's result: the arguments of `Config.finding`
 PARAMS = (("optimizer", "params"), ("scheduler", "params"))
 
 
 @dataclass
 class DeepSpeedConfig:
-    """`value` is the file's; `auto` has the same with every "auto" filled in that can be."""
+    """The file's `value`, and in `auto` a copy with every resolvable "auto" filled in."""
 
     value: dict
     places: dict[tuple, KeyPlace]
@@ -35,8 +35,8 @@ class DeepSpeedConfig:
     # ---- values
 
     def get(self, path: str, default: object = None) -> object:
-        """What counts at a dotted path: as DeepSpeed converts it, or `default` where the file says
-        nothing, null or "auto". Both spellings of a key are one."""
+        """Return the effective value at a dotted path, converted as DeepSpeed does, or `default` if
+        the file has nothing, null or "auto". Both spellings of a key count."""
         value = self.stated(path)
         if value is ABSENT or value is None or value == "auto":
             return default
@@ -50,11 +50,11 @@ class DeepSpeedConfig:
         return int(value) if whole else value
 
     def stated(self, path: str) -> object:
-        """What the file has at a dotted path, filled in where it said "auto"; ABSENT."""
+        """Return the file's value at a dotted path, with "auto" filled in, or ABSENT."""
         return at(self.auto.config, self.spelled(path), ABSENT)
 
     def spelled(self, path: str) -> tuple[str, ...]:
-        """A path with the spellings of the file: each key's own, or the other one of a model."""
+        """Translate a path into the file's spellings, which may be aliases in a config model."""
         done, value = (), self.value
         for name in path.split("."):
             if isinstance(value, dict) and name not in value:
@@ -70,11 +70,11 @@ class DeepSpeedConfig:
     def default(self, path: str) -> object:
         return (self.schema.find(path) or {}).get("default")
 
-    # ---- what rules ask again and again
+    # ---- questions that rules ask often
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage that counts; None where the file's is none, or is left to "auto"."""
+        """The effective ZeRO stage; None if the file's stage is invalid or remains "auto"."""
         if self.stated("zero_optimization") is True:
             return 1
         if not self.has("zero_optimization.stage"):
@@ -83,7 +83,7 @@ class DeepSpeedConfig:
         return stage if isinstance(stage, int) and 0 <= stage <= 3 else None
 
     def device(self, what: str) -> str:
-        """Where "optimizer" or "param" is offloaded to: none, cpu or nvme."""
+        """Return the offload device of "optimizer" or "param": none, cpu or nvme."""
         section = f"zero_optimization.offload_{what}"
         old = {"optimizer": "cpu_offload", "param": "cpu_offload_param"}[what]
         if not self.has(section) and self.get(f"zero_optimization.{old}") is True:
@@ -94,7 +94,7 @@ class DeepSpeedConfig:
     # ---- findings
 
     def place(self, path: tuple) -> tuple[int, int]:
-        """Line and column of the nearest key to a path that the file has."""
+        """Return line and column of the nearest key to a path that the file has."""
         nearest = (self.places.get(path[:end]) for end in range(len(path), -1, -1))
         return next(filter(None, nearest), (1, 1))
 
@@ -108,7 +108,7 @@ class DeepSpeedConfig:
         source: str = "",
         repair: tuple | None = None,
     ) -> Finding:
-        """A finding at the key of `path`; by default its source is the reader of that section."""
+        """Create a finding at the key of `path`; `source` defaults to the section's reader."""
         keys = self.spelled(path) if isinstance(path, str) else path
         where = (".".join(map(str, keys)), *self.place(keys))
         source = self.schema.source(source or self._reader(keys))
@@ -116,7 +116,7 @@ class DeepSpeedConfig:
         return Finding(*where, *texts, repair=repair, keys=keys)
 
     def _reader(self, keys: tuple) -> str:
-        """DeepSpeed's file that reads a key, or else the section which it stands in."""
+        """Return the DeepSpeed source file that reads a key or, if unknown, its section."""
         source, section = "", self.schema.root
         for depth in range(len(keys)):
             source = section.get("source") or source
@@ -128,8 +128,8 @@ class DeepSpeedConfig:
     # ---- the walk
 
     def entries(self) -> Iterator[tuple[tuple, dict | None, dict, object]]:
-        """(path, what is known of the key or None, the section it stands in, its value) of every
-        key of the file; below an unknown one nothing is known, and nothing is walked."""
+        """Yield (path, schema of the key or None, its section, its value) for every key of the
+        file. The content of an unknown key is skipped."""
         todo: list[tuple[tuple, dict, dict]] = [((), self.schema.root, self.value)]
         while todo:
             above, section, holder = todo.pop(0)
@@ -142,7 +142,7 @@ class DeepSpeedConfig:
                     todo.append((path, inner, value))
 
     def section_of(self, path: tuple, key: dict | None) -> dict | None:
-        """The section that a key opens; that of an optimizer's parameters hangs on its type."""
+        """Return the section's schema; for optimizer or scheduler parameters, that of the type."""
         if path not in PARAMS:
             return (key or {}).get("section")
         holder = self.value.get(path[0])

@@ -1,7 +1,7 @@
-"""One finding of a config: where it stands, how bad it is, why, where that is known, what to do.
+"""One finding about a config: its position, severity, reason, source and remedy.
 
-An error is what DeepSpeed or the Trainer refuses or misreads; a warning, what does not do what it
-says; a hint, what is legal and may surprise. Lesson 13.
+An error is refused or misread by DeepSpeed or the Trainer. A warning marks a key that does not have
+its stated effect. A hint marks a legal setting that may surprise you. Lesson 13.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FIELDS = ("path", "line", "column", "level", "message", "reason", "source", "sug
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found at `path`, dotted keys from the top; "" is the file itself."""
+    """A finding at `path` (dotted keys from the top); "" means the file itself."""
 
     path: str
     line: int
@@ -24,19 +24,19 @@ class Finding:
     reason: str
     source: str
     suggestion: str
-    kind: str = ""  # what is wrong with a file that is no config
+    kind: str = ""  # the fault of a file that is not a config
     # ("rename", new path), ("value", new value), ("remove",), …; ("meant", new path) corrects
-    # nothing, and the other rules read the key as if it stood there.
+    # nothing, but the other rules read the key as if it were there.
     repair: tuple | None = None
-    keys: tuple = ()  # `path` in its parts: a key may have a dot in it
+    keys: tuple = ()  # `path` in its parts, since a key may contain a dot
 
     def as_dict(self) -> dict:
-        """As `--json` prints it."""
+        """Return the fields that `--json` prints."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
 def in_order(findings: list[Finding]) -> list[Finding]:
-    """By place in the file, errors first where two stand together, nothing twice."""
+    """Sort by position, with errors first at the same position, and remove duplicates."""
     kept: dict[tuple, Finding] = {}
     for item in sorted(findings, key=lambda x: (x.line, x.column, LEVELS.index(x.level))):
         kept.setdefault((item.path, item.level, item.message), item)

@@ -1,7 +1,7 @@
 """A corrected copy of a config: keys renamed and moved, old spellings and types replaced.
 
-Only what has one right answer is corrected. The copy is plain JSON, written whole beside the file,
-and never over anything. Lesson 13.
+Only errors with a single possible correction are corrected. The copy is plain JSON next to the
+file. It is written completely or not at all, and never overwrites anything. Lesson 13.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from course_lib.peers.deepspeed_config.finding import Finding
 from course_lib.peers.deepspeed_config.schema import Schema
 from course_lib.peers.deepspeed_config.source import Document
 
-ROUNDS = 8  # a renamed key may have a wrong value, and a moved one an old name
+ROUNDS = 8  # a renamed key may have a wrong value, and a moved key an old name
 
 
 @dataclass
 class Fixed:
-    """`config` is the corrected one, in the file `place`, if there was something to correct; `done`
-    and `left` say what was corrected and what was not."""
+    """The corrected `config`, in the file `place` if anything was corrected, with the findings that
+    were corrected (`done`) and those that were not (`left`)."""
 
     config: dict
     done: list[Finding]
@@ -38,9 +38,9 @@ class Fixed:
 def fixed(
     value: Mapping, findings_of: Callable[[dict], list[Finding]], first: list[Finding]
 ) -> Fixed:
-    """Correct what can be corrected, and look again, until nothing is left that can be."""
+    """Correct findings and check again until nothing more can be corrected."""
     config = copy.deepcopy(dict(value))
-    # What was wrong with the writing is gone once the value is written anew.
+    # Formatting errors disappear when the value is written again.
     done = [item for item in first if item.repair == ("rewrite",)]
     left = [item for item in first if item.repair != ("rewrite",)]
     for _ in range(ROUNDS):
@@ -53,13 +53,13 @@ def fixed(
 
 
 def fix_file(path: Path, report: ConfigReport, known: Schema, **how: object) -> Fixed:
-    """Write the corrected copy of a file that was checked; ValueError where it cannot have one.
-    `how` is what `check_document` takes."""
+    """Write the corrected copy of a checked file; raise ValueError if that is impossible. `how` are
+    options of `check_document`."""
     if report.value is None:
-        raise ValueError("the file holds no config")
+        raise ValueError("the file does not hold a config")
     for item in report.findings:
         if item.kind == "endless":
-            raise ValueError(f"line {item.line}: {item.message}; only you know the number")
+            raise ValueError(f"line {item.line}, {item.message}; only you know the number")
 
     def findings_of(config: dict) -> list[Finding]:
         return check_document(Document(path, config), known, **how).findings
@@ -71,13 +71,13 @@ def fix_file(path: Path, report: ConfigReport, known: Schema, **how: object) -> 
 
 
 def write_beside(path: Path, config: dict) -> Path:
-    """The copy's place: NAME.fixed.json, or NAME.fixed-2.json where that is taken."""
+    """Write the copy to NAME.fixed.json or, if that exists, to NAME.fixed-2.json and so on."""
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     for number in itertools.count(1):
         mark = "" if number == 1 else f"-{number}"
         place = path.with_name(f"{path.stem}.fixed{mark}{path.suffix or '.json'}")
         with suppress(FileExistsError):
-            place.touch(exist_ok=False)  # the name is ours from here on
+            place.touch(exist_ok=False)  # reserves the name
             break
     try:
         files.write_whole(place, text)
@@ -88,7 +88,7 @@ def write_beside(path: Path, config: dict) -> Path:
 
 
 def _apply(config: dict, finding: Finding) -> bool:
-    """Carry out a finding's repair; False where that would overwrite something."""
+    """Apply a finding's repair; return False if it would overwrite something."""
     *above, name = finding.keys or ("",)
     holder = at(config, above)
     if not isinstance(holder, dict) or name not in holder:

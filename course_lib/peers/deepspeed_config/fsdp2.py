@@ -1,7 +1,7 @@
-"""A rung of the ladder in FSDP2's words and in Accelerate's, and what FSDP2 has no word for.
+"""A rung of the ladder for FSDP2 and for Accelerate, and the options that FSDP2 lacks.
 
-FSDP2 shards parameters, gradients and states together, and keeps parameters whole from forward to
-backward or does not; it offloads all of them or none, and knows no files. Lesson 13.
+FSDP2 shards parameters, gradients and states together. It either keeps gathered parameters until
+the backward pass or frees them. It offloads all three or none, and never to files. Lesson 13.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from course_lib.estimate.ladder import Nodes
 from course_lib.estimate.setting import Setting
 
-# model_type to where the list of blocks is, and the class of one.
+# model_type → the list of blocks, and the class of a block
 BLOCKS = {
     "gpt2": ("model.transformer.h", "GPT2Block"),
     "llama": ("model.model.layers", "LlamaDecoderLayer"),
@@ -18,7 +18,7 @@ MIXED = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}
 
 
 def python(setting: Setting, kind: str | None = None) -> str:
-    """The lines that shard a model as the rung does; `kind` is its model_type."""
+    """Return the lines that shard a model as the rung does; `kind` is its model_type."""
     imports, body = lines(setting, kind)
     return "\n".join([*imports, "", *body]) + "\n"
 
@@ -26,17 +26,17 @@ def python(setting: Setting, kind: str | None = None) -> str:
 def lines(
     setting: Setting, kind: str | None = None, *, mesh: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """The same as imports and as what follows them; `mesh` names the one to shard over, where it
-    is not the whole world."""
+    """Return the lines of `python` as imports and body. `mesh` names the mesh to shard over; the
+    default is the world."""
     rows = f"{setting.rows} sequence{'s'[: setting.rows != 1]} a micro-batch"
     rows += f", {setting.accumulate} of them a step" if setting.accumulate > 1 else ""
     optimizer = f"optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)  # {rows}"
-    again = "model.gradient_checkpointing_enable()  # of Transformers; elsewhere each block's own"
+    again = "model.gradient_checkpointing_enable()  # of Transformers; otherwise wrap each block"
     before = [again] if setting.recompute else []
     if setting.stage == 0:
         over = f"device_mesh={mesh}, " if mesh else ""
         ddp = f"model = DistributedDataParallel(model, {over}gradient_as_bucket_view=True)"
-        inside = f"# each forward inside: torch.autocast('cuda', torch.{setting.precision})"
+        inside = f"# run each forward pass inside torch.autocast('cuda', torch.{setting.precision})"
         imports = ["import torch", "from torch.nn.parallel import DistributedDataParallel"]
         return imports, [*before, ddp, optimizer, *([inside] if setting.master else [])]
     blocks, _ = BLOCKS.get(kind, ("model.model.layers", None))
@@ -64,23 +64,23 @@ def lines(
 
 
 def notes(setting: Setting) -> list[str]:
-    """Where FSDP2 differs from the rung, or has no equivalent of it."""
+    """List FSDP2's differences from the rung, and the options that it lacks."""
     stage, optimizer, parameters = setting.stage, setting.optimizer, setting.parameters
     found = {
-        "FSDP2 shards always: with nothing sharded this is DistributedDataParallel": stage == 0,
-        "FSDP2 has no equivalent of stage 1, whose gradients stay whole until the update: "
-        "reshard_after_forward=False comes nearest, and shards the gradients too": stage == 1,
-        "FSDP2 has no stage 2: reshard_after_forward=False keeps parameters whole from the forward "
-        "to the backward as stage 2 does, and shards them between steps as well": stage == 2,
-        "FSDP2 does not offload the optimizer alone: CPUOffloadPolicy moves the shards of the "
+        "FSDP2 always shards, so with nothing sharded this is DistributedDataParallel": stage == 0,
+        "FSDP2 has no equivalent of stage 1, which replicates gradients until the update. The "
+        "nearest option, reshard_after_forward=False, shards the gradients too": stage == 1,
+        "FSDP2 has no stage 2. reshard_after_forward=False keeps gathered parameters from the "
+        "forward to the backward pass like stage 2, but shards them between steps": stage == 2,
+        "FSDP2 cannot offload only the optimizer, because CPUOffloadPolicy moves the shards of "
         "parameters, gradients and states together": optimizer == "cpu" and parameters is None,
-        "FSDP2 does not offload the parameters alone: CPUOffloadPolicy moves gradients and "
+        "FSDP2 cannot offload only the parameters, because CPUOffloadPolicy moves gradients and "
         "states too, and the update runs on the host": parameters == "cpu" and optimizer is None,
-        "FSDP2 has no equivalent of files (NVMe): CPUOffloadPolicy, which is written here, needs "
-        "all of it in the host's memory": "nvme" in (optimizer, parameters),
-        "FSDP2 frees a block after its forward and has no stage3_max_live_parameters: it needs no "
-        "more than the rung, and gathers each block twice": stage == 3 and not setting.lean,
-        "load the model in float32: FSDP2's shards are the master weights, and "
+        "FSDP2 has no equivalent of files (NVMe). The CPUOffloadPolicy written here needs "
+        "host memory for everything": "nvme" in (optimizer, parameters),
+        "FSDP2 frees a block after its forward pass (no stage3_max_live_parameters), so it needs "
+        "no more memory than the rung, but gathers a block twice": stage == 3 and not setting.lean,
+        "load the model in float32, because FSDP2's shards are the master weights, and "
         f"MixedPrecisionPolicy computes in {setting.precision}": setting.master and stage > 0,
     }
     return [note for note, true in found.items() if true]
@@ -89,7 +89,7 @@ def notes(setting: Setting) -> list[str]:
 def accelerate_fsdp2(
     setting: Setting, machine: Nodes, kind: str | None = None, *, tp: int = 1
 ) -> str:
-    """`accelerate launch --config_file` for FSDP2, over replicas of `tp` ranks each."""
+    """Return a config file of `accelerate launch` for FSDP2, with replicas of `tp` ranks."""
     if setting.stage == 0:
         return _yaml(_launch("MULTI_GPU" if machine.world > 1 else "NO", setting, machine))
     config = {
@@ -101,7 +101,7 @@ def accelerate_fsdp2(
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_cpu_ram_efficient_loading": True,
     }
-    if kind in BLOCKS:  # else Accelerate asks the model which class is not to be split
+    if kind in BLOCKS:  # otherwise Accelerate asks the model for the block class
         config["fsdp_transformer_layer_cls_to_wrap"] = BLOCKS[kind][1]
     found = {**_launch("FSDP", setting, machine), "fsdp_config": config}
     if tp > 1:
@@ -112,9 +112,9 @@ def accelerate_fsdp2(
 
 
 def accelerate_deepspeed(setting: Setting, machine: Nodes, config: str) -> str:
-    """`accelerate launch --config_file` with a DeepSpeed file, which says all else."""
+    """Return a config file of `accelerate launch` that refers to a DeepSpeed config file."""
     launch = _launch("DEEPSPEED", setting, machine)
-    del launch["mixed_precision"]  # a DeepSpeed file says it, and both at once are refused
+    del launch["mixed_precision"]  # stated by the DeepSpeed file, and both at once are refused
     section = {"deepspeed_config_file": config, "zero3_init_flag": setting.stage == 3}
     if machine.nodes > 1:
         section["deepspeed_multinode_launcher"] = "standard"
@@ -137,7 +137,7 @@ def _launch(kind: str, setting: Setting, machine: Nodes) -> dict:
 
 
 def _yaml(found: dict, above: str = "") -> str:
-    """Plain keys and values, and one level of sections: no library is needed for that."""
+    """Format plain keys and values with one level of sections, without a YAML library."""
     lines = []
     for key, value in found.items():
         if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""JSON text → values with the line and column of every key and value, and what is wrong with it.
+"""JSON text → values with the line and column of every key and value, and a list of faults.
 
-Python's own reader judges the text. What DeepSpeed's reader takes and JSON does not (comments, a
-trailing comma) is blanked out before, and noted. Lesson 13.
+Python's own reader judges the text. Things that DeepSpeed's reader accepts but JSON does not
+(comments, a trailing comma) are blanked out first and recorded. Lesson 13.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-DEEPEST = 60  # containers within each other
-LONG = 400  # digits of a number that no float holds
+DEEPEST = 60  # nested containers
+LONG = 400  # digits of a number that fits no float
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _COMMENT = re.compile(rf"{_TEXT}|//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
 _COMMA = re.compile(rf"{_TEXT}|,(?=\s*[}}\]])", re.DOTALL)
@@ -24,14 +24,14 @@ Path = tuple  # of keys, and of positions in a list
 
 
 class KeyPlace(NamedTuple):
-    """Where a key stands; the value, for what has none."""
+    """The position of a key, or of a value without a key."""
 
     line: int
     column: int
 
 
 class Fault(NamedTuple):
-    """`kind` at a place; `path` is the nearest key, `detail` what was read there."""
+    """A `kind` of fault at a position; `path` is the nearest key, `detail` the text found there."""
 
     kind: str
     path: Path
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
 
 @dataclass
 class JsonText:
-    """`value` is None, and `whole` False, where the text breaks off being JSON."""
+    """The result of reading a text. `value` is None and `whole` False if it is not valid JSON."""
 
     value: object = None
     places: dict[Path, KeyPlace] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class JsonText:
 
 
 def read_json(text: str) -> JsonText:
-    """Read a text to its end, or to the first place that is no JSON."""
+    """Read a text to its end, or to the first place that is not JSON."""
     reading = JsonText()
 
     def fault(kind: str, at: int, detail: str = "", path: Path = ()) -> None:
@@ -75,7 +75,7 @@ def read_json(text: str) -> JsonText:
         reading.value = json.loads(plain, parse_int=_integer)
     except json.JSONDecodeError as error:
         word = _WORD.search(plain, error.pos)
-        fault("no JSON", error.pos, f"{error.msg}, and {word[0]} is found" if word else error.msg)
+        fault("no JSON", error.pos, f"{error.msg}, but {word[0]} was found" if word else error.msg)
         return reading
     except RecursionError:
         fault("too deep", 0)
@@ -89,15 +89,15 @@ def _place(text: str, at: int) -> KeyPlace:
 
 
 def _integer(digits: str) -> float:
-    """Of a whole number; infinite where nothing could hold it."""
+    """Convert a whole number; return infinity if it is too long."""
     return int(digits) if len(digits) < LONG else math.inf
 
 
 def _walk(text: str, reading: JsonText, fault) -> bool:
-    """Note the place of every key and value of a text that is JSON, and what such a text can have
-    wrong: a key given twice, a number without end, too many brackets. Whether it can be used."""
+    """Record the position of every key and value of valid JSON, and its possible faults: duplicate
+    keys, infinite numbers, excessive nesting. Return False if the nesting is too deep."""
     above: list[Path] = []  # the open containers
-    counts: list[int | None] = []  # members of a list so far, None of an object
+    counts: list[int | None] = []  # members of a list so far, None for an object
     path: Path = ()
     key_at: int | None = None
     for match in _TOKEN.finditer(text):

@@ -1,7 +1,7 @@
-"""Whether a value is of the kind that a key takes, as DeepSpeed's own reading of it decides.
+"""The check of a value against the type of its key, as DeepSpeed itself reads it.
 
-A key of a config model is converted where pydantic can ("1" is 1, 5e8 an integer); a key that is
-read straight from the dict stays what it is, and "false" there is true. Lesson 13.
+A key of a config model is converted if pydantic can ("1" is 1, 5e8 an integer). A key that is read
+directly from the dict is not converted, so "false" is true there. Lesson 13.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ UNITS = {"k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10*
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "t": 10**12, "tb": 10**12}
 WORDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
 WORDS |= {"text": "a text", "path": "a text with a path", "list": "a list", "object": "an object"}
-WORDS["instance"] = "an object of the program's, which no JSON can give"
+WORDS["instance"] = "an object of the program, which JSON cannot express"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`fits` as it is; otherwise `becomes` is what DeepSpeed makes of it, where it takes it, and
-    `meant` what was probably meant."""
+    """The judgement of a value. It `fits` as it is, or DeepSpeed converts it to `becomes` (if
+    `taken`). `meant` is the value that was probably intended."""
 
     fits: bool
     taken: bool = True
@@ -37,7 +37,7 @@ RIGHT, REFUSED = Verdict(True), Verdict(False, False)
 
 
 def judge(kind: dict, value: object) -> Verdict:
-    """The verdict on a value for a key of this kind (an entry of a schema)."""
+    """Judge a value for a key of this kind (an entry of a schema)."""
     name, checked = kind.get("type", "any"), kind.get("checked", False)
     if value is None:
         left_out = not checked and "default" in kind and kind["default"] is None
@@ -54,7 +54,7 @@ def judge(kind: dict, value: object) -> Verdict:
 
 
 def in_words(kind: dict) -> str:
-    """What a key takes: a whole number, one of …"""
+    """Describe a key's allowed values, for example as "a whole number" or "one of …"."""
     name = kind.get("type", "any")
     if name == "choice":
         return "one of " + ", ".join(_quoted(x) for x in kind["choices"])
@@ -64,7 +64,7 @@ def in_words(kind: dict) -> str:
 
 
 def parsed(text: str) -> float | int | None:
-    """The number in a text, or None."""
+    """Read the number in a text, or return None."""
     plain = text.strip().replace("_", "")
     if not _DECIMAL.fullmatch(text):
         return None
@@ -142,7 +142,7 @@ def _number(kind: dict, value: object, checked: bool) -> Verdict:
 
 
 def _with_unit(text: str) -> int | None:
-    """Bytes, or a plain count, of a text such as 500MB or 2e8 B."""
+    """Convert a text such as 500MB or 2e8 B to bytes or a plain count."""
     match = re.fullmatch(r"\s*([\d.eE+]+?)\s*([A-Za-z]+)\s*", text)
     unit = UNITS.get(match[2].lower()) if match else None
     number = parsed(match[1]) if unit else None

@@ -1,7 +1,7 @@
-"""What a DeepSpeed file takes on each GPU and host, part by part, before anything is started.
+"""The memory that a DeepSpeed config needs on each GPU and host, by part, before a run starts.
 
-States by stage and offload, the buckets times 4.5 where communication overlaps, what may stay whole
-at stage 3, activations where the model is a decoder of ours. Lesson 13.
+It counts states by stage and offload, buckets (times 4.5 with overlap), parameters that stay
+gathered at stage 3, and activations if the model is known. Lesson 13.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from course_lib.estimate.setting import Setting, of_each
 from course_lib.estimate.shape import Shape
 from course_lib.peers.deepspeed_config.auto import at
 
-# DeepSpeed's own defaults, in elements, of what takes memory.
+# DeepSpeed's own defaults, in elements, of settings that take memory.
 BUCKET, PREFETCH, PERSIST, LIVE = 5 * 10**8, 5 * 10**7, 10**5, 10**9
-FILE_BUFFERS = {"offload_param": (5, 10**8), "offload_optimizer": (4, 0)}  # how many, elements
+FILE_BUFFERS = {"offload_param": (5, 10**8), "offload_optimizer": (4, 0)}  # count, elements
 HALVES = {"bf16": "bfloat16", "fp16": "float16"}
 PLACES = {"gpu": "GPU", "host": "host", "disk": "disk"}
 UNIT = 1 << 30
@@ -27,8 +27,8 @@ UNIT = 1 << 30
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes by part on each GPU and on each rank's share of its host and its disk; `left_out` and
-    `assumed` say in words what is not counted and what is taken for granted."""
+    """Bytes by part on each GPU, and on each rank's share of its host and its disk. `left_out`
+    names the parts that are not counted, and `assumed` states the assumptions."""
 
     gpu: dict[str, int]
     host: dict[str, int]
@@ -38,7 +38,7 @@ class Forecast:
     assumed: str = ""
 
     def total(self, place: str) -> int:
-        """All parts of a place; on "host" and "disk" those of a node with `ranks` ranks."""
+        """Sum all parts of a place; "host" and "disk" are for a node with `ranks` ranks."""
         return sum(getattr(self, place).values()) * (1 if place == "gpu" else self.ranks)
 
     def as_dict(self) -> dict:
@@ -48,7 +48,7 @@ class Forecast:
         return sums | parts | {"ranks_of_a_host": self.ranks, **words}
 
     def lines(self, unit: int = UNIT, word: str = "GiB") -> list[str]:
-        """For people: each part in such units, the largest first."""
+        """Format the parts of each place in units of `unit` bytes, the largest part first."""
         found = []
         for place, name in PLACES.items():
             by_size = sorted(getattr(self, place).items(), key=lambda part: -part[1])
@@ -70,11 +70,11 @@ def forecast(
     tp: int = 1,
     sequence: bool = False,
 ) -> Forecast:
-    """What a resolved config takes with this config.json on `world` ranks, `gpus` of them a node.
+    """Forecast the memory of a resolved config on `world` ranks, `gpus` of them per node.
 
-    Activations are those of one micro-batch of `length` tokens, by default the model's longest.
-    What is still "auto" counts as DeepSpeed's default, and is named. `tp` ranks share the model,
-    and with `sequence` the tokens between its cut layers too.
+    Activations are counted for a micro-batch whose sequences have `length` tokens, by default the
+    model's maximum. A remaining "auto" counts as DeepSpeed's default and is listed. `tp` ranks
+    share the model and, with `sequence`, also the tokens between its sharded layers.
     """
     if world < 1:
         raise ValueError(f"world={world} has to be a whole number of ranks, 1 or more")
@@ -83,7 +83,7 @@ def forecast(
     width, replicas = setting.width, world // tp
     device, host, disk = (-int(-each * shape.params // 1) for each in of_each(setting, replicas))
     gpu, on_host = {"states": device}, {"states": host}
-    if setting.stage:  # what communication sets aside: both buckets below stage 3, one at stage 3
+    if setting.stage:  # communication reserves both buckets below stage 3, but one at stage 3
         overlaps = values.get("zero_optimization.overlap_comm", setting.stage == 3)
         bucket = values.zero("reduce_bucket_size", BUCKET)
         bucket += values.zero("allgather_bucket_size", BUCKET) if setting.stage < 3 else 0
@@ -93,9 +93,9 @@ def forecast(
     left_out = list(values.left_out)
     length = model.length(length or 0) if length or model.longest else 0
     if not length:
-        left_out.append("activations: the config names no longest sequence (--length)")
+        left_out.append("activations, because the config states no longest sequence (--length)")
     elif model.activations_unknown:
-        left_out.append(f"activations: {model.activations_unknown}")
+        left_out.append(f"activations, because {model.activations_unknown}")
     else:
         how = {"recompute": recompute, "tp": tp, "sequence": sequence}
         kept = model.kept(setting.rows, length, setting.dtype, **how)
@@ -105,9 +105,9 @@ def forecast(
             number = values.zero(f"{section}.buffer_count", count)
             size = values.zero(f"{section}.buffer_size", least) or shape.largest_layer
             on_host[f"{section} buffers"] = number * size * (width if least else 4)
-    left_out.append("the CUDA context, gaps between blocks, an operation's own temporaries")
+    left_out.append("the CUDA context, gaps between blocks, temporary tensors")
     assumed = (
-        f"{world} GPUs, {setting.rows} row{'s'[: setting.rows != 1]} of {length:,} tokens a "
+        f"{world} GPUs, {setting.rows} row{'s'[: setting.rows != 1]} of {length:,} tokens per "
         f"micro-batch, {setting.precision}, AdamW, fused attention, gradient checkpointing "
         f"{'on' if recompute else 'off'}"
     )
@@ -115,7 +115,7 @@ def forecast(
 
 
 class _Values:
-    """A config's values by dotted path, with DeepSpeed's defaults."""
+    """Values of a config by dotted path, with DeepSpeed's defaults."""
 
     def __init__(self, config: Mapping):
         self.config = config
@@ -124,7 +124,7 @@ class _Values:
     def get(self, path: str, default: object = None) -> object:
         here = at(self.config, path.split("."))
         if here == "auto":
-            self.left_out.append(f'{path}, which is still "auto": counted as {default}')
+            self.left_out.append(f'{path}, which is still "auto" (counted as {default})')
         return default if here is None or here == "auto" else here
 
     def number(self, path: str, default: int) -> int:
@@ -159,7 +159,7 @@ def _setting(values: _Values, recompute: bool) -> Setting:
 def _whole(
     values: _Values, shape: Shape, numels: Sequence[int], world: int, width: int
 ) -> dict[str, int]:
-    """At stage 3: what is kept whole always, what may stay so, and what is fetched ahead."""
+    """Count stage 3's parameters that stay gathered, may stay gathered, or are prefetched."""
     threshold = values.zero("stage3_param_persistence_threshold", PERSIST)
     small = sum(size for size in numels if size < threshold)
     small = min(small, values.zero("stage3_model_persistence_threshold", small))

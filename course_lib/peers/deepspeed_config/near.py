@@ -1,4 +1,4 @@
-"""The nearest right name to a wrong one: letters swapped, left out, doubled; words in other order.
+"""The valid name nearest to a misspelt one, with wrong letters or words in a different order.
 
 Lesson 13.
 """
@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 
 
 def edits(a: str, b: str, most: int) -> int:
-    """Letters to insert, remove, replace or swap with a neighbour; most + 1 where it is more."""
+    """Count the letters to insert, remove, replace or swap, up to `most` + 1."""
     if abs(len(a) - len(b)) > most:
         return most + 1
     before, row = [], list(range(len(b) + 1))
@@ -35,9 +35,9 @@ def nearest(
     slack: int = 0,
     doubt: Callable[[str], float] = lambda right: 0.0,
 ) -> str | None:
-    """The right name that was probably meant, or None. `wide`: by its words as well; `slack`:
-    letters more that may be wrong; `doubt` is added to a name's distance, such as for a value that
-    it does not take."""
+    """Find the valid name that was probably meant, or None. `wide` compares words as well, and
+    `slack` allows more wrong letters. `doubt` is added to a name's distance, for example if the
+    name does not accept the value."""
     plain, scores = _plain(name), {}
     for right in names:
         other = _plain(right)
@@ -57,20 +57,20 @@ def nearest(
 
 
 def alike(name: str, right: str) -> bool:
-    """Whether a name of several words has them all from the right one."""
+    """Return True if `name` has several words, which all occur in `right`."""
     mine, theirs = _plain(name).split("_"), _plain(right).split("_")
     return len(mine) > 1 and set(mine) <= set(theirs)
 
 
 def _plain(name: str) -> str:
-    """Case, hyphens and blanks aside; a capital inside begins a word."""
+    """Normalise case, hyphens and blanks; a capital letter inside a name starts a new word."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     return spaced.lower().replace("-", "_").replace(" ", "_")
 
 
 def _likeness(a: str, b: str) -> float:
-    """Of two names by their words, in whatever order; a word may be cut short, or miss a letter.
-    All words of the wrong name found in the right one say more than some."""
+    """Compare two names by their words, in any order; words may be abbreviated or lack a letter.
+    The score is higher if all words of the wrong name occur in the right one."""
     mine = [word for word in a.split("_") if word]
     theirs = [word for word in b.split("_") if word]
     matched = sum(any(_same_word(x, y) for y in theirs) for x in mine)

@@ -1,6 +1,6 @@
-"""A rung of the ladder as a command of our own engine, so that the meter can be held against it.
+"""A rung of the ladder as a command for our engine, so that the meter can check the prediction.
 
-`course train` makes GPT-2's and Llama's shapes anew: a config that it cannot make has no command.
+`course train` creates new models of GPT-2's and Llama's shapes; other configs have no command.
 Lesson 13.
 """
 
@@ -21,8 +21,8 @@ def train(
     tp: int = 1,
     sequence: bool = False,
 ) -> list[str] | None:
-    """The arguments of `course train` that run a rung with a new model of this shape; None where
-    it makes no such model."""
+    """Return the `course train` arguments that run a rung with a new model of this shape, or None
+    if `course train` cannot create such a model."""
     if config is None:
         return None
     family = "gpt2" if config.position == "learned" else "llama"
@@ -31,11 +31,11 @@ def train(
     sizes = {name: getattr(config, name) for name in names}
     ours = make(length=length, **sizes)
     same = ("bias", "tied", "norm", "activation", "position")
-    same += ("length",) if family == "gpt2" else ()  # a table of positions has parameters
+    same += ("length",) if family == "gpt2" else ()  # learned positions are parameters
     if config.dropout or any(getattr(ours, name) != getattr(config, name) for name in same):
         return None
     if shape_of(config).params > LIVE and setting.stage == 3 and not setting.lean:
-        return None  # --fast keeps all of it, the rung less
+        return None  # --fast keeps everything, but the rung does not
     found = ["--family", family, "--ranks", world]
     for name, size in sizes.items():
         found += [f"--{name.replace('_', '-')}", size]

@@ -1,8 +1,8 @@
-"""DeepSpeed's log of a run in fp16 → the steps that were skipped, the scale, and a verdict.
+"""DeepSpeed's log of an fp16 run → the steps that were skipped, the loss scale, and a verdict.
 
-ZeRO's stages 1 to 3 log an overflow on rank 0 and say nothing when the scale grows; the lines of
-stage 0, which has other words, are not read. They are of level INFO, and DeepSpeed's logger shows
-WARNING and above unless its level is set. Lesson 13.
+ZeRO's stages 1 to 3 log an overflow on rank 0, and nothing when the scale grows. The lines of
+stage 0 use different words and are not read. The lines have level INFO, but DeepSpeed's logger
+shows only WARNING and above unless its level is set. Lesson 13.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REDUCED = re.compile(rf"Attempted loss scale: {_NUMBER}, reducing to {_NUMBER}"
 _KEPT = re.compile(rf"Attempted loss scale: {_NUMBER}, but hysteresis is")
 _ENDED = "Current loss scale already at minimum"
 _RANK = re.compile(r"\brank ?(\d+)", re.IGNORECASE)
-_STEP = re.compile(r"\bstep (\d+)")  # of a training loop that prints each step
+_STEP = re.compile(r"\bstep (\d+)")  # from a training loop that prints each step
 
 NONE, SETTLED, LOOKING = "no overflow", "settled", "still looking"
 NOT_FOUND, DIVERGED, UNKNOWN = "no scale was found", "diverged", "the log has no steps to tell by"
@@ -30,36 +30,36 @@ SKIPS = ("reduced", "kept", "skipped")
 
 
 class OverflowEvent(NamedTuple):
-    """What a line says. `kind`: a step skipped with the scale "reduced", with it "kept" by the
-    hysteresis, or "skipped" without a scale; the run "ended"; a "step"."""
+    """The content of a line. For a skipped step, its `kind` is "reduced", "kept" (the scale, by the
+    hysteresis) or "skipped" (without a scale). Other kinds are "ended" (the run) and "step"."""
 
     kind: str
     before: float | None = None
     after: float | None = None
-    number: int | None = None  # of a step
+    number: int | None = None  # of the step
 
 
 @dataclass(frozen=True)
 class LogReading:
-    """What a log comes to; `first` and `scale` are None where no line has a scale."""
+    """The summary of a log; `first` and `scale` are None if no line has a scale."""
 
     skipped: int
     first: float | None  # the first scale that overflowed
-    scale: float | None  # after the last line that has one
-    grown: int  # doublings up to that line, which no line tells
+    scale: float | None  # after the last line with a scale
+    grown: int  # doublings up to that line, which are not logged
     verdict: str
 
     def steps_back(self, window: int) -> int:
-        """Steps without an overflow until the scale is the first one again."""
+        """Count the steps without an overflow until the scale reaches the first one again."""
         if not self.first or not self.scale:
-            raise ValueError("no line of the log has a scale above 0: there is no way back to tell")
+            raise ValueError("no line of the log has a scale above 0, so the way back is unknown")
         doublings = max(0, math.ceil(math.log2(self.first / self.scale)))
         return doublings * window + 1 if doublings else 0  # the first good step is not counted
 
 
 def read_overflows(lines: Iterable[str]) -> LogReading:
-    """What a log of rank 0, or of all ranks together, comes to. The training loop prints a "step N"
-    after each: only so the log tells of steps that were made."""
+    """Summarise a log of rank 0, or of all ranks together. Successful steps are known only if the
+    training loop prints "step N" after each."""
     found = list(events(lines))
     scales = [event for event in found if event.before and event.after]
     grown = [(a.after, b.before) for a, b in pairwise(scales) if b.before > a.after]
@@ -73,9 +73,9 @@ def read_overflows(lines: Iterable[str]) -> LogReading:
 
 
 def events(lines: Iterable[str]) -> Iterator[OverflowEvent]:
-    """The events of a log in their order, each once, however many ranks have printed it."""
+    """Yield a log's events in order, each once even if several ranks have printed it."""
     lines = list(lines)
-    # Ranks print at their own pace, and the order holds within one: the lowest that is there.
+    # Ranks print at different times, so the order is reliable only within one rank: the lowest.
     lowest = {
         kind: min((_rank(x) for x in lines if kind.search(x)), default=0)
         for kind in (_OVERFLOW, _STEP)
@@ -91,7 +91,7 @@ def events(lines: Iterable[str]) -> Iterator[OverflowEvent]:
 
 
 def lines_of(scale: LossScale, overflow: bool) -> list[str]:
-    """What rank 0 of DeepSpeed's stages 1 to 3 logs at a step, before `scale.after(overflow)`."""
+    """Format rank 0's log at a step (DeepSpeed's stages 1 to 3), before `scale.after(overflow)`."""
     if not overflow:
         text = f"Consecutive hysteresis is enabled. Restoring hysteresis to {scale.patience}"
         return [text] if scale.consecutive else []
@@ -131,7 +131,7 @@ def _verdict(found: Sequence[OverflowEvent]) -> str:
 
 
 def _made(found: Sequence[OverflowEvent]) -> tuple[bool, bool]:
-    """Whether some step was made, and whether the last one was skipped."""
+    """Return (True if any step was made, True if the last step was skipped)."""
     made, skipping, pending, last = False, False, False, None
     for event in found:
         if event.kind in SKIPS:
@@ -143,9 +143,9 @@ def _made(found: Sequence[OverflowEvent]) -> tuple[bool, bool]:
 
 
 def _at_least(found: Sequence[OverflowEvent]) -> bool:
-    """Whether the last reduction left the scale where it was, because it is the least one.
+    """Return True if the last reduction kept the scale because it is at its minimum.
 
-    Older releases word a pass by the hysteresis so, too; that comes before a reduction, not after.
+    Older releases use these words for the hysteresis too, but before a reduction, not after it.
     """
     scales = [event for event in found if event.kind in ("reduced", "kept")]
     if not scales or scales[-1].kind == "kept" or scales[-1].before != scales[-1].after:

@@ -1,7 +1,7 @@
-"""DeepSpeed's schedules in transformers' and torch's words: the call that makes the same rates.
+"""DeepSpeed's schedules as calls of transformers and torch that produce the same rates.
 
-WarmupLR and WarmupDecayLR of the linear kind are transformers' schedules one update later, as a
-test holds; `warmup_type` is "log" unless a config says "linear". Lesson 13.
+Linear WarmupLR and WarmupDecayLR are transformers' schedules delayed by one update, which a test
+checks. `warmup_type` is "log" unless a config says "linear". Lesson 13.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from course_lib.peers.deepspeed_config.schedules import resolved
 
 TORCH = "torch.optim.lr_scheduler"
 NO_LOG = (
-    "None by name: no schedule of transformers or torch rises with the logarithm, as "
-    'warmup_type "log" does, which is DeepSpeed\'s default. Write "warmup_type": "linear".'
+    "None: no schedule of transformers or torch rises with the logarithm like "
+    'warmup_type "log", which is DeepSpeed\'s default. Write "warmup_type": "linear".'
 )
-LATE = "Each rate comes one update later: DeepSpeed makes the first two updates with the first one."
+LATE = "Each rate is one update late, since DeepSpeed's first two updates use the same rate."
 
 
 class ScheduleSpan(NamedTuple):
-    """Updates `first` to before `end` (None: all later ones), where DeepSpeed's rate of update n
-    is the other schedule's of update n - late."""
+    """The updates from `first` until before `end` (None: no end) in which DeepSpeed's rate of
+    update n is the other schedule's rate of update n - late."""
 
     first: int
     end: int | None
@@ -32,7 +32,7 @@ ALL_LATE = (ScheduleSpan(1, None, 1),)
 
 
 class Equivalent(NamedTuple):
-    """`call` makes the schedule on `optimizer`, whose rate is `lr`; None where no call does."""
+    """A `call` (or None) that creates the schedule on `optimizer`, whose rate is `lr`."""
 
     call: str | None
     lr: float | None
@@ -44,14 +44,13 @@ class Equivalent(NamedTuple):
 
 
 def equivalent(block: Mapping[str, Any], *, lr: float | None = None) -> Equivalent:
-    """What makes a `scheduler` block's rates without DeepSpeed, or words that nothing does.
+    """Find a call without DeepSpeed that produces a `scheduler` block's rates, or explain why not.
 
-    `lr` is the optimizer's own rate, which the equivalent's optimizer keeps where the block has no
-    rate of its own.
+    `lr` is the optimizer's own rate. The equivalent's optimizer keeps it if the block has no rate.
     """
     name, params = resolved(block)
     if params["last_batch_iteration"] != -1:
-        middle = "None that begins in the middle: leave last_batch_iteration out, and load the "
+        middle = "None, because it begins in the middle. Remove last_batch_iteration, and load the "
         return Equivalent(None, lr, f"{middle}scheduler's state from a checkpoint instead.")
     if params.get("warmup_type", "linear") != "linear":
         return Equivalent(None, lr, NO_LOG)
@@ -66,7 +65,7 @@ def _warmup(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivale
         call = f"get_constant_schedule_with_warmup(optimizer, num_warmup_steps={steps})"
         return Equivalent(f"transformers.{call}", high, LATE, ALL_LATE)
     if not high or not 0 < low <= high:
-        return Equivalent(None, high, "None: the warm-up falls, which LinearLR does not allow.")
+        return Equivalent(None, high, "None, because LinearLR does not allow a falling warm-up.")
     call = f"{TORCH}.LinearLR(optimizer, start_factor={low} / {high}, "
     return Equivalent(f"{call}end_factor=1.0, total_iters={steps})", high, LATE, ALL_LATE)
 
@@ -75,7 +74,7 @@ def _decay(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivalen
     high, total = params["warmup_max_lr"], params["total_num_steps"]
     high = lr if high is None else high
     if params["warmup_min_lr"] != 0:
-        words = "None by name: it rises from warmup_min_lr and comes back to it, where "
+        words = "None, because it rises from warmup_min_lr and falls back to it, but "
         words += "get_linear_schedule_with_warmup rises from 0 and falls to 0."
         return Equivalent(None, high, words)
     call = "transformers.get_linear_schedule_with_warmup"
@@ -86,11 +85,11 @@ def _decay(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivalen
 def _cosine(params: Mapping[str, Any], lr: float | None, steps: int) -> Equivalent:
     total, end = params["total_num_steps"], params["cos_min_ratio"]
     if params["warmup_min_ratio"] != 0:
-        return Equivalent(None, lr, "None by name: transformers' warm-ups begin at 0.")
+        return Equivalent(None, lr, "None, because transformers' warm-ups begin at 0.")
     call = "transformers.get_cosine_with_min_lr_schedule_with_warmup"
     call += f"(optimizer, num_warmup_steps={steps}, num_training_steps={total}, min_lr_rate={end})"
-    words = "The warm-up comes one update later, the decay does not: the rate of the top is left "
-    words += "out. After the last update DeepSpeed stays at the bottom, and the other rises again."
+    words = "The warm-up is one update late but the decay is not, since the maximum rate is left "
+    words += "out. After the last update DeepSpeed stays at the minimum, but this one rises again."
     warming, after = ScheduleSpan(1, steps + 1, 1), max(total, steps) + 1
     return Equivalent(call, lr, words, (warming, ScheduleSpan(steps + 1, after, 0)))
 
@@ -99,7 +98,7 @@ def _range_test(params: Mapping[str, Any], *_: object) -> Equivalent:
     size, rate = params["lr_range_test_step_size"], params["lr_range_test_step_rate"]
     done = f"n // {size}" if params["lr_range_test_staircase"] else f"n / {size}"
     call = f"{TORCH}.LambdaLR(optimizer, lambda n: 1 + {rate} * ({done}))"
-    words = "None by name: torch's LinearLR stops at a rate, this one rises without end."
+    words = "None by name, because torch's LinearLR stops at a rate but this rises forever."
     return Equivalent(call, params["lr_range_test_min_lr"], words, (ScheduleSpan(0, None, 0),))
 
 
@@ -108,13 +107,13 @@ def _one_cycle(params: Mapping[str, Any], *_: object) -> Equivalent:
     down = up if down is None else down
     low, high = params["cycle_min_lr"], params["cycle_max_lr"]
     if params["cycle_first_stair_count"] or params["cycle_second_stair_count"]:
-        words = "None: neither torch's CyclicLR nor its OneCycleLR has stairs."
+        words = "None, because torch's CyclicLR and OneCycleLR have no stairs."
         return Equivalent(None, low, words)
     if down == 0:
-        return Equivalent(None, low, "None: CyclicLR needs a way down.")
+        return Equivalent(None, low, "None, because CyclicLR needs a falling part.")
     call = f"{TORCH}.CyclicLR(optimizer, base_lr={low}, max_lr={high}, "
     call += f"step_size_up={up}, step_size_down={down}, cycle_momentum=False)"
-    words = "For one cycle; then CyclicLR begins anew, and DeepSpeed stays at the bottom or "
+    words = "For one cycle; then CyclicLR starts again, but DeepSpeed stays at the minimum or "
     words += "decays from there. OneCycle also writes Adam's betas, the second one as 0.99. "
     words += "torch's OneCycleLR takes other arguments, and its default is a cosine."
     return Equivalent(call, low, words, (ScheduleSpan(0, int(up + down) + 1, 0),))

@@ -1,7 +1,7 @@
 """A config's `scheduler` block → the learning rate of every update, for DeepSpeed's five schedules.
 
-Update n runs with the rate that the scheduler set after update n - 1; update 0 with what it set
-when it was made. So WarmupLR's first two updates have the same rate. Lesson 13.
+Update n uses the rate that the scheduler set after update n - 1, and update 0 uses the rate from
+its creation. So WarmupLR's first two updates have the same rate. Lesson 13.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _FIRST = {"LRRangeTest": "lr_range_test_min_lr", "OneCycle": "cycle_min_lr"}
 
 
 def rates(block: Mapping[str, Any], updates: int, *, lr: float | None = None) -> list[float]:
-    """(updates,) learning rates under a `scheduler` block; `lr` is the optimizer's own, and asked
-    for where a schedule works with it."""
+    """`scheduler` block -> (updates,) learning rates. `lr` is the optimizer's own rate, which
+    some schedules need."""
     name, params = resolved(block)
     last = params["last_batch_iteration"]
     if last != -1:
-        first = _own(lr, name, "last_batch_iteration is given, so that update 0 runs with it")
-    else:  # what the scheduler sets when it is made; 0, whatever warmup_min_ratio says
+        first = _own(lr, name, "last_batch_iteration is given, so update 0 needs the rate")
+    else:  # set when the scheduler is created; 0, whatever warmup_min_ratio is
         first = 0.0 if name == "WarmupCosineLR" else params[_FIRST.get(name, "warmup_min_lr")]
     after = _AFTER[name](params, lr, name)
     return [first, *(after(last + n) for n in range(1, updates))][:updates]
 
 
 def where_skipped(of_updates: Sequence[float], skipped: Sequence[bool]) -> list[float]:
-    """The rate at each step of a run: DeepSpeed's scheduler does not move at a skipped step."""
+    """Return the rate at each step of a run; the scheduler does not advance at skipped steps."""
     made, by_step = 0, []
     for skip in skipped:
         by_step.append(of_updates[made])
@@ -53,18 +53,18 @@ def where_skipped(of_updates: Sequence[float], skipped: Sequence[bool]) -> list[
 
 
 def resolved(block: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A block's type and all its parameters, with DeepSpeed's defaults; a ValueError if wrong."""
+    """Return a block's type and all its parameters, with DeepSpeed's defaults."""
     name, written = block.get("type"), block.get("params") or {}
     if name not in PARAMETERS:
-        raise ValueError(f"{name!r} is none of DeepSpeed's schedules: {', '.join(PARAMETERS)}")
+        raise ValueError(f"{name!r} is not one of DeepSpeed's schedules: {', '.join(PARAMETERS)}")
     known = PARAMETERS[name]
     for key, value in written.items():
         if key not in known:
             raise ValueError(f"{name} has no parameter {key!r}; it has {', '.join(known)}")
         if value == "auto":
-            raise ValueError(f"{key} is 'auto', which the Trainer resolves: write a number here")
+            raise ValueError(f"{key} is 'auto', which the Trainer resolves, so write a number here")
         if isinstance(value, list):
-            raise ValueError(f"{key} is a list, one for each group of parameters: take one of them")
+            raise ValueError(f"{key} is a list, one value per parameter group, so use one of them")
     params = {key: written.get(key, default) for key, default in known.items()}
     missing = [key for key, value in params.items() if value is REQUIRED]
     if missing:
@@ -74,12 +74,12 @@ def resolved(block: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _own(lr: float | None, name: str, why: str) -> float:
     if lr is None:
-        raise ValueError(f"{name}: {why}; say the optimizer's rate with lr=")
+        raise ValueError(f"{name}: {why}. Give the optimizer's rate with lr=")
     return lr
 
 
 def _risen(params: Mapping[str, Any]) -> tuple[int, Callable[[int], float]]:
-    """The length of a warm-up, at least 2, and how much of it is done at an iteration, 0 to 1."""
+    """Return the length of a warm-up (at least 2) and the completed fraction at an iteration."""
     steps = max(2, params["warmup_num_steps"])
     if params["warmup_type"] == "linear":
         return steps, lambda i: i / steps
@@ -87,7 +87,7 @@ def _risen(params: Mapping[str, Any]) -> tuple[int, Callable[[int], float]]:
 
 
 def _warmup(params: Mapping[str, Any], lr: float | None, name: str) -> Callable[[int], float]:
-    """WarmupLR, and WarmupDecayLR, which comes down again."""
+    """Return the rate function of WarmupLR, or of WarmupDecayLR, which also decays."""
     steps, risen = _risen(params)
     low, high = params["warmup_min_lr"], params["warmup_max_lr"]
     total = params.get("total_num_steps")
@@ -136,7 +136,7 @@ def _one_cycle(params: Mapping[str, Any], *_: object) -> Callable[[int], float]:
     total = float(up) + float(down)
 
     def scale(batch: int) -> float:
-        """How far up the cycle is at a batch, 0 to 1."""
+        """Return the position at a batch, from 0 (lowest rate) to 1 (highest rate)."""
         at = batch % total
         rising = at <= up
         way, length = (at, up) if rising else (total - at, down)

@@ -1,7 +1,7 @@
 """The keys of the DeepSpeed release that the course pins: sections, types, bounds, defaults.
 
-They come with the course as JSON, so that a config is checked without DeepSpeed;
-tools/deepspeed_keys.py holds the file against an installed release. Lesson 13.
+They are shipped as JSON, so that a config can be checked without DeepSpeed. tools/deepspeed_keys.py
+compares the file with an installed release. Lesson 13.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHIPPED = Path(__file__).with_name("keys_of_0_19_8.json")
 
 @dataclass(frozen=True)
 class Schema:
-    """What a release knows; `note` says so where it is not the installed one."""
+    """The keys of a release; `note` warns if it is not the installed release."""
 
     data: dict
     note: str = ""
@@ -36,7 +36,7 @@ class Schema:
         return f"deepspeed {self.release}, {rest}" if package == "deepspeed" else file
 
     def walk(self) -> Iterator[tuple[tuple[str, ...], dict]]:
-        """Every section, with its path; the top first."""
+        """Yield every section with its path, top level first."""
         todo: list[tuple[tuple[str, ...], dict]] = [((), self.root)]
         while todo:
             path, section = todo.pop(0)
@@ -46,13 +46,13 @@ class Schema:
                     todo.append(((*path, name), key["section"]))
 
     def optimizer(self, name: str) -> dict | None:
-        """DeepSpeed compares the names of its own optimizers in lower case, torch's as they are."""
+        """Find an optimizer. DeepSpeed compares its own names in lower case, torch's unchanged."""
         known = self.data["optimizers"]
         lower = known.get(name.lower())
         return lower if lower and lower["deepspeed"] else known.get(name)
 
     def find(self, path: tuple | str) -> dict | None:
-        """The key at a path, "*" standing for the names that a user chooses."""
+        """Find the key at a path; "*" represents names that a user chooses."""
         section, key = self.root, None
         for name in path.split(".") if isinstance(path, str) else path:
             keys = (section or {}).get("keys", {})
@@ -63,7 +63,7 @@ class Schema:
         return key
 
     def twin(self, path: tuple) -> str | None:
-        """The other spelling of a key, where it has two."""
+        """Return the other spelling of a key that has two, or None."""
         section = (self.find(path[:-1]) or {}).get("section") if path[:-1] else self.root
         keys = (section or {}).get("keys", {})
         if "same_as" in keys.get(path[-1], {}):
@@ -72,18 +72,18 @@ class Schema:
 
 
 def load() -> Schema:
-    """The shipped keys, with a note where another release is installed, or none."""
+    """Load the shipped keys, with a note unless the same release is installed."""
     shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))
     release = installed()
     if release == shipped["release"]:
         return Schema(shipped)
     why = "DeepSpeed is not installed" if release is None else f"DeepSpeed {release} is installed"
-    keys = f"the keys of DeepSpeed {shipped['release']} are used, which come with the course"
+    keys = f"the course's keys of DeepSpeed {shipped['release']} are used"
     return Schema(shipped, f"{why}: {keys}")
 
 
 def installed() -> str | None:
-    """The release of the installed DeepSpeed, without importing it."""
+    """Return the installed DeepSpeed release without importing it."""
     try:
         return metadata.version("deepspeed").split("+")[0]
     except metadata.PackageNotFoundError:

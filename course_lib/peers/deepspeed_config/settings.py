@@ -1,7 +1,7 @@
-"""A rung of the ladder in DeepSpeed's words, ready to use: its JSON, and the Trainer's arguments.
+"""A rung of the ladder as a ready DeepSpeed config (JSON), and as the Trainer's arguments.
 
-Every size is written out, or left "auto" where the Trainer is to resolve it; no key stands there
-that has no effect at its stage. Lesson 13.
+Every size is written as a number, or "auto" if the Trainer resolves it. Keys that have no effect at
+the stage are left out. Lesson 13.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from course_lib.estimate.model import Model
 from course_lib.estimate.setting import Setting
 from course_lib.peers.deepspeed_config.auto import hidden_size, left_to_the_trainer
 
-SHARE = 20  # the buckets of an overlapped reduction get a GPU's bytes by this
-LEAST = 1000  # elements of a bucket, of the smallest GPU that is spoken of
+SHARE = 20  # overlapped reduction buckets get 1/20 of a GPU's bytes
+LEAST = 1000  # minimum elements of a bucket, for the smallest GPU
 ADAMW = {"lr": 5e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}  # the Trainer's
-CLIP = 1.0  # and its own bound of the norm
+CLIP = 1.0  # its default gradient norm limit
 SUB_GROUP = 10**9  # elements that the optimizer updates at a time
-# A scale that is looked for, from 2^16 on.
+# Dynamic loss scale, starting at 2^16.
 FP16 = {"enabled": True, "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16}
 FP16 |= {"hysteresis": 2, "min_loss_scale": 1}
 AIO = {"block_size": 262144, "queue_depth": 32, "intra_op_parallelism": 1}
@@ -28,8 +28,8 @@ AIO |= {"single_submit": False, "overlap_events": True}
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model: its hidden size, None where a config.json says none, the parameters of one unit
-    of stage 3, and those of its largest layer."""
+    """A model's sizes: its hidden size (None if a config.json has none), the parameters of one
+    stage 3 unit, and the parameters of its largest layer."""
 
     hidden: int | None
     unit: int
@@ -49,8 +49,8 @@ def deepspeed(
     nvme_path: str = "/local_nvme",
     tp: int = 1,
 ) -> dict:
-    """The file that `deepspeed.initialize(config=…)` takes; with `trainer`, for TrainingArguments'
-    `deepspeed=`, "auto" where that resolves it. `tp` ranks share a model (AutoTP)."""
+    """Create the file for `deepspeed.initialize(config=…)`; with `trainer`, a file for
+    TrainingArguments' `deepspeed=` with "auto" values. `tp` ranks share a model (AutoTP)."""
     zero, elements = {"stage": setting.stage}, bucket(machine, sizes)
     if setting.stage:
         zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": elements}
@@ -58,10 +58,10 @@ def deepspeed(
         zero |= {"reduce_scatter": True, "allgather_bucket_size": elements}
     if setting.stage == 3:
         zero |= _of_stage_3(setting, sizes)
-    if setting.optimizer is not None:  # on a disk: parameter, gradient and two moments
+    if setting.optimizer is not None:  # on disk: parameter, gradient, two moments
         buffers = {"buffer_count": 4, "pipeline_read": True, "pipeline_write": True}
         zero["offload_optimizer"] = _offload(setting.optimizer, nvme_path, buffers)
-    if setting.parameters is not None:  # a buffer takes the largest parameter
+    if setting.parameters is not None:  # a buffer holds the largest parameter
         buffers = {"buffer_count": 5, "buffer_size": max(10**8, sizes.largest)}
         zero["offload_param"] = _offload(setting.parameters, nvme_path, buffers)
     if setting.stage in (1, 2) and setting.optimizer and machine.world > 1:
@@ -78,14 +78,14 @@ def deepspeed(
     }
     if "nvme" in (setting.optimizer, setting.parameters):
         config["aio"] = dict(AIO)
-    if tp > 1:  # DeepSpeed multiplies by all ranks, those of one model too: it derives the product
+    if tp > 1:  # DeepSpeed would multiply by all ranks, including tp; it derives the product
         del config["train_batch_size"]
         config["tensor_parallel"] = {"autotp_size": tp}
     return left_to_the_trainer(config, sizes.hidden) if trainer else config
 
 
 def training_arguments(setting: Setting, config: str) -> dict:
-    """The rung as TrainingArguments, as JSON: what a DeepSpeed file does not say is here too."""
+    """Return the rung as TrainingArguments in JSON, including those that DeepSpeed files lack."""
     return {
         "deepspeed": config,
         "per_device_train_batch_size": setting.rows,
@@ -97,15 +97,15 @@ def training_arguments(setting: Setting, config: str) -> dict:
 
 
 def bucket(machine: Nodes, sizes: Sizes) -> int:
-    """Elements of a bucket: hidden_size², as the Trainer takes, or fewer where overlapping would
-    set aside more than a twentieth of the GPU."""
+    """Return a bucket's number of elements: hidden_size² as in the Trainer, or fewer if overlapping
+    would need more than a twentieth of the GPU."""
     room = int(machine.gpu_bytes / SHARE / (2 * HALF * OVERLAP))
     wanted = sizes.hidden**2 if sizes.hidden else room
     return max(LEAST, min(wanted, room))
 
 
 def _of_stage_3(setting: Setting, sizes: Sizes) -> dict:
-    """What is whole when. Lean: the unit in use and the one ahead, and nothing for later."""
+    """Return the limits for gathered parameters; a lean rung allows only two units at a time."""
     hidden, live = sizes.hidden, 2 * sizes.unit if setting.lean else LIVE
     prefetch = int(0.9 * hidden * hidden) if hidden is not None else sizes.unit
     persist = 10 * (hidden or 1000)

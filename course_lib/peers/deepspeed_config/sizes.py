@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them: 24, 24GB, 22.4GiB. Lesson 13."""
+"""Memory sizes as people write them, such as 24, 24GB or 22.4GiB. Lesson 13."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ UNITS |= {"GIB": 1 << 30, "MIB": 1 << 20, "KIB": 1 << 10, "TIB": 1 << 40, "G": 1
 
 
 def nbytes(text: str, name: str) -> int:
-    """Bytes as people write them: 24 and 24GB are 24 · 10^9, 22.4GiB, 50MB, 0.05."""
+    """Convert a written size, such as 22.4GiB or 50MB, to bytes; 24 means 24GB."""
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     unit = None if match is None else UNITS.get(match[2].upper())
     if unit is None:
-        raise ValueError(f"{name} {text!r} is no size: write 24, 24GB, 22.4GiB or 50MB")
+        raise ValueError(f"{name} {text!r} is not a size. Write 24, 24GB, 22.4GiB or 50MB")
     size = float(match[1]) * unit
     if not (size >= 1 and math.isfinite(size)):
-        raise ValueError(f"{name} {text} is {size:g} bytes: it has to be a size above 0")
+        raise ValueError(f"{name} {text} is {size:g} bytes but must be above 0")
     return int(size)

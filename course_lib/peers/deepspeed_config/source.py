@@ -1,7 +1,7 @@
-"""A config's file → its value, the place of every key, and what is wrong with the file itself.
+"""A config's file → its value, the position of every key, and the faults of the file itself.
 
-It is read and never run. What cannot be read becomes a finding with its place and its remedy.
-Lesson 13.
+The file is read but never executed. Anything unreadable becomes a finding with its position and
+remedy. Lesson 13.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from pathlib import Path
 from course_lib.peers.deepspeed_config.finding import Finding
 from course_lib.peers.deepspeed_config.json_reader import DEEPEST, KeyPlace, read_json
 
-LARGEST = 1 << 18  # bytes; a config has some kilobytes
+LARGEST = 1 << 18  # bytes; a config has a few kilobytes
 JSON, SYSTEM = "RFC 8259, the JSON standard", "the file system"
 BOTH = (
     "deepspeed/runtime/config.py reads a file with hjson, "
     "transformers and accelerate read it with json"
 )
 TWICE = "deepspeed/runtime/config_utils.py, dict_raise_error_on_duplicate_keys"
-OTHERS = "DeepSpeed reads it as Hjson, which has this; the Trainer reads JSON and refuses it."
+OTHERS = "DeepSpeed reads Hjson, which allows this, but the Trainer reads JSON and refuses it."
 
-# What is wrong → (message, reason, source, suggestion); {0} is what was found there.
+# Fault → (message, reason, source, suggestion); {0} is the text found there.
 SAID = {
-    "unreadable": ("the file cannot be read: {0}", "The system refuses it.", SYSTEM,
-                   "look at the path, and at its permissions with ls -l"),
+    "unreadable": ("the file cannot be read: {0}", "The system refuses access.", SYSTEM,
+                   "check the path, and its permissions with ls -l"),
     "folder": ("this is a folder, not a file", "A config is one file of JSON.", SYSTEM, "name {0}"),
-    "special": ("this is no regular file", "A device or a pipe may never end.", SYSTEM,
-                "write it into a file first"),
+    "special": ("this is not a regular file", "A device or a pipe may never end.", SYSTEM,
+                "write the config into a file first"),
     "large": (f"the file has {{0}} bytes; more than {LARGEST:,} are not read",
-              "A config of DeepSpeed's has some kilobytes: this is something else.", SYSTEM,
-              "name the config's own file"),
+              "A DeepSpeed config has a few kilobytes, so this is something else.", SYSTEM,
+              "name the config file itself"),
     "encoding": ("{0}", "JSON is in UTF-8.", JSON, "save the file again as UTF-8"),
     "mark": ("the file begins with a byte order mark", OTHERS, BOTH,
              "save it as UTF-8 without one"),
-    "yaml": ("the file is YAML, and a DeepSpeed config is JSON",
-             "Accelerate and axolotl have YAML files of their own.", JSON, "{0}"),
-    "empty": ("the file is empty", "Hjson reads nothing as {{}}, JSON refuses it.", BOTH,
+    "yaml": ("the file is YAML, but a DeepSpeed config is JSON",
+             "Accelerate and axolotl use separate YAML files.", JSON, "{0}"),
+    "empty": ("the file is empty", "Hjson reads an empty file as {{}}, but JSON refuses it.", BOTH,
               'write an object, such as {{"train_batch_size": 8}}'),
-    "comment": ("a comment; JSON has none", OTHERS, BOTH, "take the comment out"),
-    "trailing comma": ("a comma after the last entry", OTHERS, BOTH, "take the comma out"),
-    "no JSON": ("no JSON from here on: {0}", "Keys and texts stand in double quotes, entries are "
-                "parted by commas, every bracket is closed; the words are true, false and null.",
-                JSON, "look at this place, and at the entry before it"),
-    "endless": ("no number that a config can hold: {0}", "JSON has no NaN and no infinity; what "
-                "reads them all the same compares and multiplies with them.", JSON,
-                "write a finite number, or leave the key out for its default"),
-    "duplicate": ("the key stands here a second time (first in line {0})", "DeepSpeed refuses a "
-                  "file with a key given twice; JSON lets the last one win, silently, and so does "
-                  "the Trainer.", TWICE, "keep one of the two"),
-    "too deep": (f"more than {DEEPEST} objects and lists within each other",
-                 "No config of DeepSpeed's is nested deeper than ten.", JSON,
-                 "look for brackets that are opened again and again"),
+    "comment": ("a comment, which JSON forbids", OTHERS, BOTH, "remove the comment"),
+    "trailing comma": ("a comma after the last entry", OTHERS, BOTH, "remove the comma"),
+    "no JSON": ("invalid JSON from here on: {0}", "Keys and texts need double quotes, entries "
+                "are separated by commas, brackets are closed, and words are true, false or null.",
+                JSON, "check this place, and the entry before it"),
+    "endless": ("a number that no config can hold: {0}", "JSON has no NaN or infinity. Readers "
+                "that accept them compare and multiply with them.", JSON,
+                "write a finite number, or remove the key to use its default"),
+    "duplicate": ("the key appears a second time (first in line {0})", "DeepSpeed refuses a "
+                  "file with a duplicate key, but JSON readers and the Trainer silently "
+                  "use the last value.", TWICE, "keep one of the two"),
+    "too deep": (f"more than {DEEPEST} nested objects and lists",
+                 "A DeepSpeed config is nested at most ten deep.", JSON,
+                 "look for repeated opening brackets"),
     "not an object": ("the file holds {0}, not an object", "A config is one object of keys and "
                       "values.", "deepspeed/runtime/config.py", 'write {{"key": value, …}}'),
 }  # fmt: skip
-ONCE = ("comment", "trailing comma")  # told of the first alone
+ONCE = ("comment", "trailing comma")  # only the first occurrence is reported
 REWRITTEN = (*ONCE, "duplicate", "mark")
 KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 ACCELERATES = re.compile(r"^(deepspeed_config|distributed_type):", re.MULTILINE)
@@ -69,7 +69,7 @@ YAML_LINE = re.compile(YAML_KEY.pattern + r"|- .*|---.*|\.\.\.|[#\s].*")
 
 @dataclass
 class Document:
-    """What a file holds: `value` is a dict, or None where it cannot be read as a config."""
+    """The content of a file: `value` is a dict, or None if it cannot be read as a config."""
 
     path: Path
     value: dict | None = None
@@ -86,7 +86,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """The document in the file `path`; whatever is in the way is among its findings."""
+    """Read the document in the file `path`; any obstacle becomes a finding."""
     document = Document(path)
     try:
         state = os.stat(path)
@@ -105,7 +105,7 @@ def read(path: Path) -> Document:
 
 
 def read_content(content: bytes, document: Document) -> None:
-    """Fill a document with what a file's bytes hold."""
+    """Fill a document from a file's bytes."""
     text = _text(content, document)
     if text is None:
         return
@@ -141,20 +141,20 @@ def _text(content: bytes, document: Document) -> str | None:
 
 
 def _is_yaml(text: str) -> bool:
-    """Tell `key: value` lines without braces from every form of JSON."""
+    """Return True for a text of `key: value` lines, which is no form of JSON."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     keys = any(YAML_KEY.fullmatch(line) for line in lines)
     return keys and all(YAML_LINE.fullmatch(line) for line in lines)
 
 
 def _json_instead(text: str) -> str:
-    """The remedy for a YAML file: the file that a key of it names, if one does."""
+    """Return the remedy for a YAML file: the JSON file that one of its keys names, if any."""
     for key, file in NAMED.findall(text):
         if file.lower() not in ("null", "none", "~", "{}"):
-            return f'give the file that its key "{key}" names: {file}'
+            return f'use the file that its key "{key}" names: {file}'
     if ACCELERATES.search(text):
         return (
-            "this is Accelerate's own file: write the config as JSON, name it there by "
-            '"deepspeed_config_file", and give it here'
+            "this is Accelerate's own file. Write the config as JSON, name it in this file as "
+            '"deepspeed_config_file", and give the JSON file here'
         )
-    return "give the DeepSpeed config itself, or write it as JSON"
+    return "use the DeepSpeed config itself, or write it as JSON"

@@ -1,7 +1,7 @@
-"""The ladder walked for a config.json and a machine: the first rung that fits, and its files.
+"""The ladder for a config.json and a machine: the first rung that fits, and its files.
 
-Where nothing fits it says how many GPUs would do. The bytes are those that `ds-check --memory`
-forecasts of the file that is written. Lesson 13.
+If nothing fits, the result states how many GPUs would be enough. All bytes equal the forecast of
+`ds-check --memory` for the written file. Lesson 13.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHOWN = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 @dataclass(frozen=True)
 class WalkTask:
-    """What is to be trained where: `rows` sequences of `length` tokens a step on each GPU."""
+    """A model, a machine, and a step of `rows` sequences of `length` tokens on each GPU."""
 
     model: Model
     machine: Nodes
@@ -69,8 +69,8 @@ class WalkTask:
 
 
 class DeepSpeedRun:
-    """A model under DeepSpeed with the settings that this course writes: what `ds-check --memory`
-    forecasts of the very file."""
+    """A model under DeepSpeed with the settings that this course writes. The bytes equal the
+    forecast of `ds-check --memory` for the same file."""
 
     def __init__(self, model: Model, tp: int = 1, sequence: bool = False):
         self.model, self.params, self.sizes = model, model.shape.params, Sizes.of(model)
@@ -96,9 +96,9 @@ class DeepSpeedRun:
 
 @dataclass(frozen=True)
 class Walk:
-    """All rungs, the first that fits or None, that rung with as many rows as fit, and, where
-    nothing fits, the GPUs that the last rung needs, None where no number is enough, and then the
-    longest sequences that would do. `others`: ways that train in fewer bytes."""
+    """All rungs, the first that fits (or None), and that rung with as many rows as fit. If nothing
+    fits, `gpus_needed` GPUs are enough. If no number of GPUs is enough, it is None, and `longest`
+    is the longest sequence that fits. `others` are ways to train in fewer bytes."""
 
     task: WalkTask
     rungs: list[Rung]
@@ -109,7 +109,7 @@ class Walk:
     others: Sequence[Lighter] = ()
 
     def size(self, nbytes: float) -> str:
-        """In the unit of this machine's GPU."""
+        """Format bytes in the unit of this machine's GPU."""
         return f"{nbytes / self._unit[0]:,.2f}" if nbytes else "–"
 
     @property
@@ -123,13 +123,13 @@ class Walk:
 
     @property
     def forecast(self) -> Forecast:
-        """What the settings that are written take, part by part."""
+        """The memory of the written settings, part by part."""
         task = self.task
         return DeepSpeedRun(task.model).forecast(self.back_up, task.machine, task.length)
 
     @property
     def answer(self) -> str:
-        """The first line: what fits, or that nothing does."""
+        """The first line, which names the rung that fits or states that nothing fits."""
         machine, unit = self.task.machine, self.unit
         if self.first is None:
             return f"Nothing fits. {self._nothing}"
@@ -139,57 +139,57 @@ class Walk:
         took = self.size(self.forecast.total("gpu"))
         of = f"{took} of {self.size(machine.gpu_bytes)} {unit} on each GPU"
         if self.first.needs.activations is None:
-            return f"The states fit with {self.first.name} ({of}); activations come on top."
+            return f"The states fit with {self.first.name} ({of}); activations need more memory."
         return f"It fits with {self.first.name}: {of}, with {batch}."
 
     @property
     def assumptions(self) -> str:
-        """What is taken for granted, in one line."""
+        """The assumptions, in one line."""
         task, machine = self.task, self.task.machine
         where = f"{machine.nodes} node{'s'[: machine.nodes > 1]} with {machine.gpus} GPU"
         where += "s"[: machine.gpus > 1]
         return (
             f"{task.model.shape.params:,} parameters, {task.rows} sequences of {task.length:,} "
-            f"tokens a step on each GPU, {task.precision}, AdamW, fused attention; {where}."
+            f"tokens per step on each GPU, {task.precision}, AdamW, fused attention; {where}."
         )
 
     @property
     def remarks_of_others(self) -> list[str]:
         return [
-            "Sharded: as stage 3 and FSDP2 do. Recomputed are the blocks, or, selective, all but "
-            "their products (a context_fn in code, no argument of the Trainer). Without master "
-            "weights small updates are rounded away; 8-bit AdamW (torchao) can round at random. "
-            "LoRA trains adapters beside every linear layer of the blocks (PEFT). Fused AdamW, the "
-            "Trainer's default, is taken for granted: another one needs a copy of the weights more."
+            "Sharded means stage 3 or FSDP2. Blocks are recomputed, but selective recomputation "
+            "keeps their products (a context_fn in code, no Trainer argument). Without master "
+            "weights, small updates are rounded away, but torchao's 8-bit AdamW can round "
+            "randomly. LoRA (PEFT) trains adapters for every linear layer of the blocks. Fused "
+            "AdamW, the Trainer's default, is assumed, because others need one more weight copy."
         ]
 
     @property
     def remarks(self) -> list[str]:
         task = self.task
         lines = [
-            "GPU: what DeepSpeed needs with the rung's settings. saves: compared with the rung "
-            "before. host, disk: of a node. sent: to other GPUs in a step. PCIe: between a GPU, "
-            "its host and its files in a step.",
-            "Gradient checkpointing computes a third more: each block's forward once again.",
+            "Columns: GPU is the memory that DeepSpeed needs on each GPU, saves compares it with "
+            "the rung before, host and disk are per node, sent goes to other GPUs per step, and "
+            "PCIe moves between a GPU, its host and its files per step.",
+            "Gradient checkpointing computes a third more, because blocks are recomputed.",
         ]
         if task.model.activations_unknown:
             lines.append(
-                f"The activations are not known: {task.model.activations_unknown}. A step needs "
-                "more than is shown, and the settings have 1 row at a time."
+                f"The activations are not known, because {task.model.activations_unknown}. A step "
+                "needs more than shown, and the settings have 1 row at a time."
             )
         elif self.first is not None:
             part = self.forecast.lines(*self._unit)[0]
-            lines.append(f"The settings that are written, part by part: {part}.")
+            lines.append(f"The written settings, part by part: {part}.")
         if task.model.keys.get("quantization_config"):
-            lines.append("quantization_config is left out: what is trained is not quantized.")
+            lines.append("quantization_config is left out, because training is not quantized.")
         if self.back_up is not None and self.back_up.stage < 3:
             each, ranks = self.back_up.width * task.model.shape.params, task.machine.gpus
             lines.append(
-                f"While the model is loaded, each of {ranks} processes of a node holds it once: "
-                f"{self.size(ranks * each)} {self.unit} of the host's memory."
+                f"While the model is loaded, each of {ranks} processes of a node holds it once, "
+                f"which takes {self.size(ranks * each)} {self.unit} of the host's memory."
             )
         if task.machine.host_bytes is None:
-            lines.append("The host's memory is not checked: --host-memory says how much there is.")
+            lines.append("The host's memory is not checked without --host-memory.")
         return lines
 
     @property
@@ -207,9 +207,9 @@ class Walk:
         )
         return (
             f"The leanest rung needs {self.size(least)} {self.unit} on each GPU, and no number of "
-            "GPUs changes that: a unit of parameters, its gradients and a row's activations are "
-            f"whole on each.{shorter or ' Take'} GPUs with that much memory, or tensor parallelism "
-            "(course estimate --tp)."
+            "GPUs changes that, because each GPU holds a full unit of parameters, its gradients "
+            f"and a row's activations.{shorter or ' Take'} GPUs with that much memory, or tensor "
+            "parallelism (course estimate --tp)."
         )
 
     def as_dict(self, files: dict[str, str]) -> dict:
@@ -229,7 +229,7 @@ class Walk:
 
 
 def walk(task: WalkTask) -> Walk:
-    """The ladder from top to bottom."""
+    """Walk the ladder from top to bottom."""
     how = (DeepSpeedRun(task.model), task.machine)
     rungs = ladder.ladder(*how, task.rows, task.length, precision=task.precision)
     first = ladder.first_that_fits(rungs)
@@ -245,8 +245,8 @@ def walk(task: WalkTask) -> Walk:
 
 
 def files_of(result: Walk, *, trainer: bool = True, nvme_path: str = "/local_nvme") -> dict:
-    """Name to text of the settings of the first rung that fits; empty where none does. With
-    `trainer` a config whose "auto" the Trainer resolves, beside the arguments for it."""
+    """Return {name: text} of the settings files of the first rung that fits. With `trainer`, the
+    config has "auto" values, and the Trainer's arguments are added."""
     if result.first is None:
         return {}
     task, setting, name = result.task, result.back_up, "ds_config.json"
@@ -267,7 +267,7 @@ def files_of(result: Walk, *, trainer: bool = True, nvme_path: str = "/local_nvm
 
 
 def launch(result: Walk, folder: str) -> str:
-    """The command that starts a Trainer script with the settings in a folder."""
+    """Return the command that starts a Trainer script with the settings in a folder."""
     machine, arguments = result.task.machine, settings.training_arguments(result.back_up, "")
     words = ["torchrun", "--nproc-per-node", str(machine.gpus)]
     if machine.nodes > 1:
@@ -281,13 +281,13 @@ def launch(result: Walk, folder: str) -> str:
 
 
 def leave(files: dict[str, str], folder: Path, option: str = "--write") -> list[str]:
-    """Write them into a folder, where no other file of these names is."""
+    """Write files into a folder, unless files of these names have different content there."""
     others = [folder / name for name in files if (folder / name).exists()]
     changed = [path for path in others if path.read_text(encoding="utf-8") != files[path.name]]
     if changed:
         raise ValueError(
-            f"{option} {folder}: {', '.join(path.name for path in changed)} is there already and "
-            "says something else; name another folder"
+            f"{option} {folder}: {', '.join(path.name for path in changed)} is there already with "
+            "different content, so name a new folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -1,5 +1,5 @@
-"""Launchers, each run for real on this host: who starts the ranks, and who tells them who they are.
+"""Launchers, all run with real processes on this host: how ranks start and learn their identity.
 
-In the order of reading: hostfile, filters, slurm, commands, as_rank, run, programs, table,
-failures. Lesson 13.
+In reading order: hostfile, filters, slurm, commands, as_rank, run, programs, table, failures.
+Lesson 13.
 """

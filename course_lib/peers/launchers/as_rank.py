@@ -1,8 +1,8 @@
-"""What a launcher starts in this package: one rank, which runs the program it was meant for.
+"""The process that a launcher starts in this package, one for each rank, to run the real program.
 
-Its output goes to files of its own, by rank and process, since two processes may both take
-themselves for rank 0. It ends when its time is over, whoever else has ended: no launcher leaves a
-rank behind for longer. Standard library alone. Lesson 13.
+Its output goes to separate files named by rank and process, since two processes may both believe
+that they are rank 0. It ends at its time limit, even if others are still running, so no launcher
+leaves a rank behind. Standard library only. Lesson 13.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 
 FOLDER, PROGRAM, SECONDS = "COURSE_LAUNCH_FOLDER", "COURSE_LAUNCH_PROGRAM", "COURSE_LAUNCH_SECONDS"
-STARTER = "COURSE_LAUNCH_STARTER"  # the process that has called the launcher
+STARTER = "COURSE_LAUNCH_STARTER"  # the process that called the launcher
 RANK = ("RANK", "SLURM_PROCID")
 
 
 def main() -> None:
-    """Take over output and errors, set the bound, run the program as `__main__`."""
+    """Redirect output and errors, set the time limit, and run the program as `__main__`."""
     rank = int(next((os.environ[name] for name in RANK if name in os.environ), 0))
     stem = Path(os.environ[FOLDER]) / f"rank-{rank:04}-{os.getpid()}"
     out, err, alive = (
@@ -33,7 +33,7 @@ def main() -> None:
     sys.stderr.flush()
     os.dup2(out, 1)
     os.dup2(err, 2)
-    # Both in C, so that a process which waits inside a library answers: where it is, and its end.
+    # Both work in C, so a process that waits inside a library still responds to them.
     faulthandler.register(signal.SIGUSR1, file=err, all_threads=False)
     faulthandler.dump_traceback_later(float(os.environ[SECONDS]), exit=True, file=err)
     program = os.environ[PROGRAM]

@@ -1,7 +1,7 @@
 """The command line of each launcher, for some ranks of a program on this host.
 
-What a launcher needs is looked up before it is started: one that is not installed is an error that
-names the package. Lesson 13.
+Requirements are checked before a launcher is started. If the launcher is not installed, the error
+names the missing package. Lesson 13.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOOPBACK = "127.0.0.1"
-# Below the ports that systems hand out for connections (32768 on Linux, 49152 on macOS).
+# Below the ports that systems assign to connections (32768 on Linux, 49152 on macOS).
 PORTS = range(20000, 32000)
 
 
 class NotInstalled(RuntimeError):
-    """A launcher is not there; the message names what to install."""
+    """The error for a missing launcher; the message names the package to install."""
 
 
 @dataclass(frozen=True)
 class LauncherCall:
-    """What a launcher is asked for; `options` stand in the place of its choice of ranks."""
+    """A request to a launcher; `options` replace the options that set the number of ranks."""
 
     program: Path
     world: int
@@ -36,24 +36,24 @@ class LauncherCall:
     folder: Path
 
     def line(self, *launcher: str, ranks: Sequence[str] = ()) -> list[str]:
-        """A launcher's words and its choice of ranks, then the program with its arguments."""
+        """Build the command: launcher, number of ranks, program and its arguments."""
         chosen = ranks if self.options is None else self.options
         return [sys.executable, *launcher, *chosen, str(self.program), *self.arguments]
 
     def free_port(self) -> int:
-        """The port that was asked for, else one at which nobody listens at the moment."""
+        """Return the requested port, or one that is free at the moment if none was requested."""
         return free_port() if self.port is None else self.port
 
 
 class Started(NamedTuple):
-    """What is run: a command line, with variables besides."""
+    """A command to run: its command line and additional variables."""
 
     command: list[str]
     variables: Mapping[str, str] = {}
 
 
 def free_port() -> int:
-    """A port of this host at which nobody listens at the moment."""
+    """Find a port of this host that is free at the moment."""
     for port in random.sample(PORTS, 100):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
@@ -65,13 +65,13 @@ def free_port() -> int:
 
 
 def five(rank: int, world: int, port: int) -> dict[str, str]:
-    """The variables that torch and DeepSpeed read, for a process without a launcher."""
+    """Return the five variables that torch and DeepSpeed read, for ranks without a launcher."""
     here = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
     return here | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
 
 
 def torchrun(call: LauncherCall) -> Started:
-    """torch's launcher; alone on a host it looks for a free port itself."""
+    """Build the command of torch's launcher, which finds a free port itself on a single host."""
     meet = ["--standalone"]
     if call.port is not None:
         meet = ["--master-addr", LOOPBACK, "--master-port", str(call.port)]
@@ -80,14 +80,14 @@ def torchrun(call: LauncherCall) -> Started:
 
 
 def deepspeed(call: LauncherCall) -> Started:
-    """DeepSpeed's launcher: it takes 29500 where no port is given, whoever listens there."""
+    """Build DeepSpeed's command with a free port, because its default 29500 may be in use."""
     words = ["-m", "deepspeed.launcher.runner", "--master_port", str(call.free_port())]
     return Started(call.line(*words, ranks=["--num_gpus", str(call.world)]))
 
 
 def accelerate(call: LauncherCall) -> Started:
-    """Accelerate's launcher, with a config file written for it: MULTI_GPU starts ranks by torch's
-    launcher, on a host without GPUs as well."""
+    """Build Accelerate's command, and write a config file for it. MULTI_GPU starts ranks by
+    torch's launcher, even on a host without GPUs."""
     file = call.folder / "accelerate.yaml"
     file.write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: 'no'\n"
@@ -98,9 +98,9 @@ def accelerate(call: LauncherCall) -> Started:
 
 
 def by_hand(call: LauncherCall) -> Started:
-    """One process, as in a notebook: no launcher, five variables set, or those in `options`."""
+    """Build the command of one process without a launcher, with five variables or `options`."""
     if call.world != 1:
-        raise ValueError(f"without a launcher there is one process, not {call.world}: world=1")
+        raise ValueError(f"without a launcher use world=1, not {call.world} (only one process)")
     values = five(0, 1, call.free_port())
     names = values if call.options is None else call.options
     alone = replace(call, options=())
@@ -109,7 +109,7 @@ def by_hand(call: LauncherCall) -> Started:
 
 @dataclass(frozen=True)
 class Launcher:
-    """How it is started; the module that it is, and what brings that."""
+    """A launcher's start function, the module that it needs, and the command to install it."""
 
     start: Callable[[LauncherCall], Started]
     needs: str
@@ -125,13 +125,13 @@ LAUNCHERS = {
 
 
 def launcher(name: str) -> Launcher:
-    """The launcher of that name, if it is installed."""
+    """Return the launcher of that name; raise an error if it is unknown or not installed."""
     if name not in LAUNCHERS:
-        raise ValueError(f"no launcher is called {name!r}: it is one of {', '.join(LAUNCHERS)}")
+        raise ValueError(f"no launcher is called {name!r}. Use one of {', '.join(LAUNCHERS)}")
     entry = LAUNCHERS[name]
     if importlib.util.find_spec(entry.needs) is None:
         raise NotInstalled(
-            f"the launcher {name} is not installed: {sys.executable} finds no {entry.needs}. "
-            f"Remedy: {entry.remedy}"
+            f"the launcher {name} is not installed, because {sys.executable} finds no "
+            f"{entry.needs}. Remedy: {entry.remedy}"
         )
     return entry

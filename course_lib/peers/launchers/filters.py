@@ -1,7 +1,7 @@
-"""`--include` and `--exclude` of the deepspeed launcher → which devices of which hosts are used.
+"""`--include` and `--exclude` of the deepspeed launcher → the devices that are used on each host.
 
-`host:0,1@host2` is two hosts, two devices of the first and all of the second. What DeepSpeed
-refuses is an error, what it reads in another way than it looks a warning. Lesson 13.
+`host:0,1@host2` means two devices of the first host and all devices of the second. Input that
+DeepSpeed refuses is an error; input that it reads unexpectedly is a warning. Lesson 13.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from course_lib.peers.deepspeed_config.near import nearest
 from course_lib.peers.launchers.hostfile import finding
 
 SOURCE = "deepspeed/launcher/runner.py, parse_resource_filter"
-LONGEST = 64  # of a range that is written out
+LONGEST = 64  # longest range that is written out
 FORM = "`host` for all of a host's devices, `host:0,1` for two of them, `@` between hosts"
-# What is wrong → (level, message, reason, suggestion).
+# Kind of mistake → (level, message, reason, suggestion).
 SAID = {
-    "both": ("error", "--include and --exclude are given together", "They exclude each other.",
+    "both": ("error", "--include and --exclude are given together", "Only one is allowed.",
              "keep one of the two"),
-    "colons": ("error", "`{part}` has more than one colon", "One colon parts a host from its "
-               "devices; an IPv6 address or a port has more.", f"write {FORM}"),
-    "number": ("error", "{what} is no device in `{part}`", "Between a host's colon and the next @ "
-               "stand numbers with commas.{no_range}", "write {instead}"),
-    "host": ("error", "{what} is no host of the hostfile", "Names are compared letter by letter, "
-             "blanks included.", "write {instead}"),
+    "colons": ("error", "`{part}` has more than one colon", "One colon separates a host from its "
+               "devices, but an IPv6 address or a port has more.", f"write {FORM}"),
+    "number": ("error", "{what} is not a device in `{part}`", "A host's colon is followed by "
+               "numbers, separated by commas.{no_range}", "write {instead}"),
+    "host": ("error", "{what} is not in the hostfile", "Names are compared letter by letter, "
+             "including blanks.", "write {instead}"),
     "device": ("error", "{what} has no device {absent}", "Its slots={count} gives it {have}.",
-               "choose among these, or correct slots= in the hostfile; on a CPU, where DeepSpeed "
-               "counts NUMA nodes, LOCAL_SIZE says how many"),
-    "whole": ("warning", "{host} stands there whole and with the devices {listed}", "DeepSpeed "
-              "joins the lists, and the whole host has an empty one: only those devices count.",
+               "choose one of these, or correct slots= in the hostfile. On a CPU DeepSpeed counts "
+               "NUMA nodes, or LOCAL_SIZE devices"),
+    "whole": ("warning", "{host} is listed both without devices and with {listed}", "DeepSpeed "
+              "joins the lists, and the full host has an empty list, so only {listed} is used.",
               "keep `{host}` for all, or `{host}:{listed}`"),
-    "order": ("hint", "the devices of {host} are used as {listed}", "DeepSpeed sorts them: the "
-              "order in which they are written does not reach the ranks.",
-              "set CUDA_VISIBLE_DEVICES inside the program where the order matters"),
-    "nothing": ("error", "`{text}` leaves no device", "DeepSpeed takes the first of no hosts, and "
-                "ends with `IndexError: list index out of range`.", "exclude less"),
+    "order": ("hint", "the devices of {host} are used as {listed}", "DeepSpeed sorts them, so "
+              "the written order does not reach the ranks.",
+              "set CUDA_VISIBLE_DEVICES inside the program if the order matters"),
+    "nothing": ("error", "`{text}` leaves no device", "DeepSpeed takes the first host of an empty "
+                "list and ends with `IndexError: list index out of range`.", "exclude less"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Devices of each host that are used, in the hostfile's order; empty where it is refused."""
+    """The devices to use on each host, in the hostfile's order; empty if the input is refused."""
 
     devices: dict[str, list[int]]
     findings: tuple[Finding, ...]
@@ -79,12 +79,12 @@ def choose(slots: Mapping[str, int], include: str = "", exclude: str = "") -> Ch
 def _left(every: list[int], host: str, wanted: dict[str, list[int]], include: bool) -> list[int]:
     if host not in wanted:
         return [] if include else every
-    listed = wanted[host] or every  # a host without devices is the whole host
+    listed = wanted[host] or every  # a host without devices means all of its devices
     return listed if include else [x for x in every if x not in listed]
 
 
 def _node(part: str, every: dict[str, list[int]]) -> tuple[str, list[int], Finding | None]:
-    """One host with its devices; what is wrong with it, or None."""
+    """Parse one host with its devices; return both with an error finding or None."""
     host, colon, listed = part.partition(":")
     if ":" in listed:
         return host, [], _finding("colons", part=part)
@@ -110,7 +110,7 @@ def _no_number(part: str, word: str) -> Finding:
     instead, no_range = FORM, ""
     first, dash, last = word.partition("-")
     if dash and first.isdigit() and last.isdigit() and int(first) < int(last) < LONGEST:
-        no_range = " A range is not known."
+        no_range = " Ranges are not allowed."
         instead = _comma(range(int(first), int(last) + 1))
     what = f"`{word}`" if word else "nothing"
     return _finding("number", what=what, part=part, no_range=no_range, instead=instead)

@@ -1,7 +1,7 @@
-"""A DeepSpeed hostfile → its hosts and slots, and what is wrong with it.
+"""A DeepSpeed hostfile → its hosts and slots, and its mistakes.
 
-An error is a line that DeepSpeed refuses; a warning, one that it takes and that does not do what
-it says; a hint, what is legal and may surprise. Lesson 13.
+An error marks a line that DeepSpeed refuses. A warning marks a line whose effect differs from its
+text. A hint marks a legal line that may surprise you. Lesson 13.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ LAUNCH = "deepspeed/launcher/launch.py"
 SOURCES = {"missing": "deepspeed/launcher/runner.py, fetch_hostfile"}
 SOURCES |= {"zero": LAUNCH, "uneven": LAUNCH}
 ENTRY = re.compile(r"(\S+)\s+slots=(\d+)(.*)")
-# Words in the place of slots=N, as MPI's files and people write them.
+# Words that people and MPI files write instead of slots=N.
 NUMBER = re.compile(r"^(\S+?)[\s,:]+(?:[A-Za-z_]+\s*[=:]?\s*)?(\d+)\s*$")
-# What is wrong → (level, message, reason, suggestion).
+# Kind of mistake → (level, message, reason, suggestion).
 SAID = {
-    "missing": ("warning", "there is no file {path}", "DeepSpeed warns in one line of its log, and "
-                "goes on with the GPUs of this node alone.",
-                "correct --hostfile, or leave it out on one node"),
+    "missing": ("warning", "there is no file {path}", "DeepSpeed logs one warning and continues "
+                "with only the GPUs of this node.",
+                "correct --hostfile, or omit it on a single node"),
     "empty": ("error", "the file names no host", "DeepSpeed refuses a hostfile without an entry.",
               "write one line for each host, such as `worker-0 slots=8`"),
     "entry": ("error", "{what}", "A line is `host slots=N`: a name, white space, the word slots, "
               "an equals sign, digits.", "write {instead}"),
-    "twice": ("error", "{host} stands here and in line {before}", "DeepSpeed refuses a host that "
-              "is named twice; it does not add the slots up.",
+    "twice": ("error", "{host} is named here and in line {before}", "DeepSpeed refuses a host that "
+              "is named twice and does not add the slots.",
               "write {host} once, with all its slots"),
-    "zero": ("warning", "{host} has no slot", "DeepSpeed takes it as a node, starts no rank on it, "
-             "and reports no error.", "write how many GPUs {host} has, or take the line out"),
+    "zero": ("warning", "{host} has no slot", "DeepSpeed accepts the node, starts no rank on it, "
+             "and reports no error.", "write how many GPUs {host} has, or remove the line"),
     "cut": ("warning", "`{text}` is read as {count}", "DeepSpeed reads the digits after slots= and "
-            "nothing behind them.", "write `{host} slots={count}`"),
-    "rest": ("warning", "`{text}` is not read", "DeepSpeed knows slots=N and no other key, and "
-             "does not say so.", "take it out; devices are chosen with --include and --exclude"),
-    "name": ("warning", "the name {host} has a `{mark}` in it", "A port or a user is no part of a "
-             "name here: it goes to ssh as it stands, and --include and --exclude read `:`, `@` "
-             "and `,` as their own signs.", "put User and Port for this host into ~/.ssh/config "
+            "ignores the rest.", "write `{host} slots={count}`"),
+    "rest": ("warning", "`{text}` is not read", "DeepSpeed knows only the key slots=N and "
+             "silently ignores the rest.", "remove it; use --include and --exclude for devices"),
+    "name": ("warning", "the name {host} has a `{mark}` in it", "A port or user is forbidden in a "
+             "name, because ssh gets it unchanged, and --include and --exclude use `:`, `@` "
+             "and `,` as separators.", "put User and Port for this host into ~/.ssh/config "
              "(--ssh_port sets one port for all), and write the plain name"),
-    "case": ("warning", "{host} and {other} are one machine", "Names of hosts know no upper and "
-             "lower case; DeepSpeed compares letters, and starts two sets of ranks on the same "
+    "case": ("warning", "{host} and {other} are the same machine", "Host names ignore "
+             "case, but DeepSpeed does not, so it starts two sets of ranks on the same "
              "GPUs.", "write {other} once, with all its slots"),
-    "loopback": ("warning", "{host} stands beside other hosts", "On every node this name means "
-                 "that node itself: the others look for the first rank at home, and wait.",
+    "loopback": ("warning", "{host} is listed with other hosts", "On every node this name means "
+                 "that node itself, so the other nodes look for the first rank there, and wait.",
                  "write the name by which the other nodes reach this one"),
-    "uneven": ("hint", "hosts have {numbers} slots", "DeepSpeed starts so many ranks on each, and "
-               "takes LOCAL_RANK as the rank modulo the node's own number of slots: on a later "
-               "node it need not begin at 0. --launcher slurm refuses unequal hosts.",
-               "give all hosts the same number of slots, where nothing speaks against it"),
+    "uneven": ("hint", "hosts have {numbers} slots", "DeepSpeed starts one rank per slot, and "
+               "LOCAL_RANK is the rank modulo the node's own number of slots, so on a later "
+               "node it may not begin at 0. --launcher slurm refuses unequal hosts.",
+               "give all hosts the same number of slots if possible"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Hostfile:
-    """Slots of each host, in the file's order; empty where DeepSpeed would refuse the file."""
+    """The slots of each host, in the file's order; empty if DeepSpeed would refuse the file."""
 
     slots: dict[str, int]
     findings: tuple[Finding, ...]
 
     @property
     def world(self) -> int:
-        """How many ranks DeepSpeed starts with all of it."""
+        """The number of ranks that DeepSpeed starts with all hosts."""
         return sum(self.slots.values())
 
 
 def load(path: str | Path) -> Hostfile:
-    """Read a file. One that is not there is a finding: DeepSpeed then trains on one node."""
+    """Read a file. A missing file is a finding, because DeepSpeed then trains on one node."""
     try:
         return parse(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def load(path: str | Path) -> Hostfile:
 
 
 def parse(text: str) -> Hostfile:
-    """Read the text of a hostfile as DeepSpeed does, past the first bad line."""
+    """Read a hostfile's text as DeepSpeed does, but continue after the first bad line."""
     slots: dict[str, int] = {}
     lines: dict[str, int] = {}
     findings: list[Finding] = []
@@ -105,7 +105,7 @@ def parse(text: str) -> Hostfile:
 def finding(
     said: Mapping, kind: str, line: int, host: str, source: str, **words: object
 ) -> Finding:
-    """A finding of a kind out of a table of texts."""
+    """Create a finding of a kind from a table of texts."""
     level, *texts = said[kind]
     message, reason, suggestion = (text.format(host=host, **words) for text in texts)
     return Finding(host, line, 1, level, message, reason, source, suggestion, kind)
@@ -126,12 +126,12 @@ def _bad(line: int, text: str) -> Finding:
     elif meant:
         what, instead = f"`{text}` does not say slots=N", f"`{meant[1]} slots={meant[2]}`"
     else:
-        what, instead = f"`{text}` is no entry", "`host slots=N`, or # before a comment"
+        what, instead = f"`{text}` is not an entry", "`host slots=N`, or # before a comment"
     return _finding("entry", line, host, what=what, instead=instead)
 
 
 def _odd(line: int, host: str, digits: str, rest: str) -> Iterator[Finding]:
-    """What DeepSpeed takes from a line that does not mean it."""
+    """Yield warnings about a line's parts that DeepSpeed misreads."""
     count, plain = int(digits), rest.strip()
     if count == 0:
         yield _finding("zero", line, host)
@@ -144,7 +144,7 @@ def _odd(line: int, host: str, digits: str, rest: str) -> Iterator[Finding]:
 
 
 def _together(slots: dict[str, int], lines: dict[str, int]) -> Iterator[Finding]:
-    """What only shows when all hosts are seen."""
+    """Yield findings that concern several hosts."""
     plain: dict[str, str] = {}
     for host, line in lines.items():
         other = plain.setdefault(host.lower(), host)

@@ -1,7 +1,7 @@
-"""A program under a launcher, with real processes on this host, and what became of it.
+"""A program under a launcher, with real processes on this host, and its result.
 
-Every wait has a bound, and nothing that was started is left: the launcher is asked to end, then
-made to, and ranks that it has left behind are found by the files that they hold. Lesson 13.
+Every wait has a limit, and no process remains. The launcher gets SIGTERM and then SIGKILL. Ranks
+that it leaves behind are found by the files that they have locked, and killed. Lesson 13.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from course_lib import ranks
 from course_lib.peers.launchers.as_rank import FOLDER, PROGRAM, SECONDS, STARTER
 from course_lib.peers.launchers.commands import LauncherCall, Started, launcher
 
-BEFORE = "before.json"  # the launcher's own environment, for a rank to compare with
+BEFORE = "before.json"  # the launcher's environment, which a rank compares with its own
 WRAPPER = Path(__file__).with_name("as_rank.py")
-LOOK = 0.3  # seconds in which a rank that did not end says where it is
-SETTLE = 2.0  # seconds in which ranks may notice that their launcher has ended
-GRACE = 4.0  # seconds that a launcher gets to end its ranks
-ATTEMPTS = 3  # with a port each, where another program may have taken it
+LOOK = 0.3  # seconds for a rank to report its position
+SETTLE = 2.0  # seconds for ranks to notice that their launcher has ended
+GRACE = 4.0  # seconds for a launcher to end its ranks
+ATTEMPTS = 3  # each with a new port, in case a different program has taken it
 TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
-# What a launcher around this process has said about this process, and not about its children.
+# Variables that an outer launcher set for this process, not for its children.
 FOREIGN = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_(RANK|WORLD_SIZE|SIZE)|MASTER_(ADDR|PORT)|GROUP_.*|ROLE_.*|CROSS_.*"
     r"|TORCHELASTIC_.*|ACCELERATE_.*|SLURM_.*|COURSE_(LAUNCH|TRAIN)_.*|OMP_NUM_THREADS"
     r"|TORCH_NCCL_ASYNC_ERROR_HANDLING|PYTORCH_NVML_BASED_CUDA_CHECK|KMP_.*|NCCL_ASYNC_.*)"
 )
 
-# What differs in every run: times, processes, lines, folders.
+# Parts that differ in every run: times, processes, lines, folders.
 CUTS = (
     (r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\] ", ""),  # DeepSpeed's clock
     (r"^([A-Z])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ ", r"\1 "),  # torch's, with its process
-    (r"(?<![\w.])(?:/[\w.@+-]+)+/([\w.@+-]+)", r"\1"),  # a path: its last name stays
+    (r"(?<![\w.])(?:/[\w.@+-]+)+/([\w.@+-]+)", r"\1"),  # a path: keep its last name
     (r"\[[\w.]+\.py:\d+:", "["),
     (r"\b([Pp]id:?|PID|[Pp]rocess|subprocess) ?\d+", r"\1 (a number)"),
 )
@@ -49,7 +49,7 @@ CUTS = (
 
 @dataclass(frozen=True)
 class Ran:
-    """How a launcher ended, what it printed itself, and what each rank printed, in order."""
+    """The result of a launcher: how it ended, its own output, and each rank's output in order."""
 
     launcher: str
     returncode: int
@@ -57,15 +57,15 @@ class Ran:
     said: str
     stdout: tuple[str, ...]
     stderr: tuple[str, ...]
-    left: int = 0  # ranks that were alive a moment after the launcher had ended
+    left: int = 0  # ranks still alive a moment after the launcher ended
 
     @property
     def heard(self) -> str:
-        """All that a person at the terminal would have read, the launcher's words last."""
+        """All output that a person at the terminal would see, the launcher's lines last."""
         return "\n".join([*self.stderr, self.said])
 
     def lines(self, *words: str) -> str:
-        """Lines that hold one of `words`, each once, without numbers that differ every time."""
+        """Select the lines that contain one of `words`, once each, without run-specific numbers."""
         shown = (line.rstrip() for line in plain(self.heard).splitlines())
         return "\n".join(dict.fromkeys(x for x in shown if any(word in x for word in words)))
 
@@ -81,15 +81,15 @@ def run(
     variables: Mapping[str, str] | None = None,
     timeout: float = 60.0,
 ) -> Ran:
-    """Start `world` ranks of a program, a file of Python, under the launcher `name`.
+    """Start `world` ranks of a Python file under the launcher `name`.
 
-    `options` stand in the place of the launcher's own choice of ranks, `variables` beside this
-    process's. A port is looked for where none is given, and another one if it is taken meanwhile.
+    `options` replace the launcher's own choice of ranks; `variables` are added to this process's
+    environment. Without `port`, a free port is chosen, and again if another program takes it.
     """
     entry = launcher(name)
     program = Path(program).absolute()
     if not program.is_file():
-        raise FileNotFoundError(f"there is no program {program}")
+        raise FileNotFoundError(f"the program {program} does not exist")
     for _ in range(ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix="course-launch-") as folder:
             started = entry.start(
@@ -97,7 +97,7 @@ def run(
             )
             env = {**environment(), **(variables or {}), **started.variables, PROGRAM: str(program)}
             env |= {FOLDER: folder, SECONDS: str(timeout), STARTER: str(os.getpid())}
-            env["TMPDIR"] = folder  # where torchrun leaves a folder of logs: it goes with this one
+            env["TMPDIR"] = folder  # torchrun's log folder is then removed too
             ran = _ended(name, started, env, Path(folder), timeout)
         if port is not None or not TAKEN.search(ran.heard):
             break
@@ -105,8 +105,8 @@ def run(
 
 
 def environment() -> dict[str, str]:
-    """This process's variables but for those of a launcher around it; on a host without GPUs
-    with the one by which DeepSpeed takes the CPU. Ranks talk over loopback."""
+    """Return this process's variables without those of an outer launcher. On a host without GPUs,
+    set DeepSpeed's variable for the CPU. Ranks communicate over loopback."""
     env = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
     root = str(Path(__file__).resolve().parents[3])
     env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
@@ -118,7 +118,7 @@ def environment() -> dict[str, str]:
 
 
 def _ended(name: str, started: Started, env: dict, folder: Path, timeout: float) -> Ran:
-    # As the launcher finds it: what a rank has besides, the launcher has set.
+    # The launcher's environment; a rank's additional variables come from the launcher.
     own = started.variables if name == "by hand" else {}
     (folder / BEFORE).write_text(json.dumps({k: v for k, v in env.items() if k not in own}))
     with (folder / "said").open("wb") as said:
@@ -129,7 +129,7 @@ def _ended(name: str, started: Started, env: dict, folder: Path, timeout: float)
             process.wait(timeout)
         except subprocess.TimeoutExpired:
             timed_out = True
-            _kill_ranks(folder, signal.SIGUSR1)  # they write down where they are
+            _kill_ranks(folder, signal.SIGUSR1)  # they write their positions
             time.sleep(LOOK)
         finally:
             left = _end(process, folder)
@@ -140,7 +140,7 @@ def _ended(name: str, started: Started, env: dict, folder: Path, timeout: float)
 
 
 def _end(process: subprocess.Popen, folder: Path) -> int:
-    """The launcher and all that it has started, politely first; the ranks that it had left."""
+    """End the launcher and its processes, first by SIGTERM; count the ranks that it left."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -158,7 +158,7 @@ def _end(process: subprocess.Popen, folder: Path) -> int:
 
 
 def alive(folder: Path) -> list[int]:
-    """The ranks that still hold their files."""
+    """List the process ids of the ranks that still hold their lock files."""
     found = []
     for file in folder.glob("rank-*.alive"):
         with file.open("rb") as opened:
@@ -185,7 +185,7 @@ def _text(file: Path) -> str:
 
 
 def plain(text: str) -> str:
-    """A text that is the same in every run of the same thing."""
+    """Remove the parts of a text that change from run to run."""
     for pattern, instead in CUTS:
         text = re.sub(pattern, instead, text, flags=re.MULTILINE)
     return text

@@ -1,7 +1,7 @@
 """SLURM scripts for a program: one launcher on each node, which starts that node's ranks.
 
-srun starts tasks and says SLURM_PROCID and SLURM_NODEID; RANK and MASTER_ADDR, which torch reads,
-it does not say: a launcher inside it does. Lesson 13.
+srun starts tasks and sets SLURM_PROCID and SLURM_NODEID. It does not set RANK and MASTER_ADDR,
+which torch reads, so a launcher inside each srun task sets them. Lesson 13.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 KINDS = ("torchrun", "one node", "deepspeed")
 TIME = re.compile(r"(\d+-)?\d{1,2}(:\d{2}){0,2}")
-FIRST_PORT, PORTS = 20000, 20000  # as `ranks.start` derives it from the job's number
+FIRST_PORT, PORTS = 20000, 20000  # as `ranks.start` derives it from the job ID
 
 HEAD = """\
 #!/bin/bash
@@ -22,12 +22,12 @@ HEAD = """\
 #SBATCH --gpus-per-node={gpus}
 #SBATCH --time={time}
 #SBATCH --output=%x-%j.log
-# One task a node: the launcher in it starts the {gpus} rank(s) of its node.
+# One task per node; its launcher starts the {gpus} rank(s) of the node.
 set -euo pipefail
 """
 
 MEET = """
-# All nodes meet at the first, at a port that follows from the job's number.
+# All nodes meet at the first node, at a port derived from the job ID.
 NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_ADDR=${{NODES%%$'\\n'*}}
 MASTER_PORT=$(({first} + SLURM_JOB_ID % {ports}))
@@ -40,7 +40,7 @@ srun --kill-on-bad-exit=1 torchrun --standalone --nproc-per-node={gpus} \\
 """
 
 TORCHRUN = """
-# In single quotes, because SLURM_NODEID is another one on each node.
+# In single quotes, because SLURM_NODEID differs on each node.
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 bash -c '
   exec torchrun --nnodes="$SLURM_JOB_NUM_NODES" --node-rank="$SLURM_NODEID" \\
@@ -49,7 +49,7 @@ srun --kill-on-bad-exit=1 bash -c '
 """
 
 DEEPSPEED = """
-# Each node writes the same hostfile for itself, and --no_ssh lets srun do what ssh would.
+# Each node writes the same hostfile for itself; with --no_ssh, srun replaces ssh.
 # shellcheck disable=SC2016
 srun --kill-on-bad-exit=1 bash -c '
   set -u
@@ -72,20 +72,20 @@ def script(
     name: str = "train",
     time: str = "01:00:00",
 ) -> str:
-    """What `sbatch` takes: `program` on `nodes` nodes with `gpus` ranks each."""
+    """Return a script for `sbatch`: `program` on `nodes` nodes with `gpus` ranks each."""
     if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is none of {', '.join(map(repr, KINDS))}")
+        raise ValueError(f"kind={kind!r} is not one of {', '.join(map(repr, KINDS))}")
     for label, count in (("nodes", nodes), ("gpus", gpus)):
         if count < 1:
-            raise ValueError(f"{label}={count}: a job needs 1 or more")
+            raise ValueError(f"{label}={count}, but a job needs 1 or more")
     if kind == "one node" and nodes != 1:
-        raise ValueError(f"kind='one node' has nodes=1, not {nodes}: take kind='torchrun'")
+        raise ValueError(f"kind='one node' needs nodes=1, not {nodes}; use kind='torchrun'")
     if not re.fullmatch(r"[\w.-]+", name):
-        raise ValueError(f"name={name!r}: a job's name is letters, digits and . _ - here")
+        raise ValueError(f"name={name!r} must consist of letters, digits and . _ -")
     if not TIME.fullmatch(time):
-        raise ValueError(f"time={time!r} is no time for SLURM: write hours:minutes:seconds")
+        raise ValueError(f"time={time!r} is not a SLURM time; write hours:minutes:seconds")
     if not program or "\n" in shlex.join([program, *arguments]):
-        raise ValueError("the program and its arguments are words in one line")
+        raise ValueError("the program and its arguments must be words in one line")
     words = shlex.join([program, *arguments])
     body = {"torchrun": MEET + TORCHRUN, "one node": ONE_NODE, "deepspeed": MEET + DEEPSPEED}[kind]
     values = {"name": name, "nodes": nodes, "gpus": gpus, "time": time, "program": words}

@@ -1,7 +1,7 @@
-"""Who sets which variable: what ranks have reported under each launcher, as a table of text.
+"""The variables that each launcher sets, as reported by the ranks, in a text table.
 
-Nothing in it is typed in. A value that differs from run to run stands as what it is: a port, a
-path, an id. Lesson 13.
+No entry is typed in by hand. A value that changes from run to run is shown as its kind, which is a
+port, a path or an id. Lesson 13.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from course_lib.peers.launchers.run import Ran
 
-# What torch, DeepSpeed and programs ask for: the first rows.
+# Read by torch, DeepSpeed and programs, so they are the first rows.
 WHO = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 WHO += ("GROUP_RANK", "CROSS_RANK")
 NOBODY = "·"
@@ -24,31 +24,31 @@ WIDEST = 18
 
 
 class Reported(NamedTuple):
-    """What one rank reports: the arguments and the variables that its launcher gave it."""
+    """The report of one rank: the arguments and variables from its launcher."""
 
     arguments: tuple[str, ...]
     variables: dict[str, str]
 
 
 def heard(ran: Ran) -> list[Reported]:
-    """What the ranks have reported, however the launcher ended afterwards."""
+    """Read the ranks' reports, whatever the launcher's exit code was."""
     return [read(text) for text in ran.stdout]
 
 
 def read(text: str) -> Reported:
-    """The line of `programs/variables.py` among what a rank has printed."""
+    """Parse the line of `programs/variables.py` in a rank's output."""
     line = json.loads(text.splitlines()[0])
     return Reported(tuple(line["arguments"]), line["variables"])
 
 
 def together(names: Sequence[str], start: Callable[[str], Ran]) -> dict[str, Ran]:
-    """start(name) for each launcher; as many at a time as this host has processors, two at most."""
+    """Call start(name) for each launcher, at most two at a time (fewer on one processor)."""
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         return dict(zip(names, pool.map(start, names), strict=True))
 
 
 def table(measured: Mapping[str, Sequence[Reported]], rows: Sequence[str] | None = None) -> str:
-    """Variables downwards, launchers across."""
+    """Format a table with variables as rows and launchers as columns."""
     names = {x for ranks in measured.values() for rank in ranks for x in rank.variables} - {"PATH"}
     chosen = [*(x for x in WHO if x in names), *sorted(names - {*WHO})] if rows is None else rows
     lines = [["", *measured]]
@@ -63,13 +63,13 @@ def table(measured: Mapping[str, Sequence[Reported]], rows: Sequence[str] | None
 
 
 def _value(name: str, ranks: Sequence[Reported]) -> str:
-    """One variable over all ranks: once where they agree, else one after the other."""
+    """Format one variable over all ranks: once if they agree, otherwise all values."""
     texts = [_shown(name, rank.variables[name]) for rank in ranks if name in rank.variables]
     return " ".join(texts if len(set(texts)) > 1 else texts[:1]) or NOBODY
 
 
 def _shown(name: str, text: str) -> str:
-    """A value without what is another one each time."""
+    """Format a value without the parts that change from run to run."""
     if name.endswith("_PORT"):
         return "a port"
     if ID.fullmatch(text):

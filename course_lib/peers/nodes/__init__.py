@@ -1,5 +1,4 @@
-"""Several hosts: two of them on one machine with a link that can be cut, and what ranks say then.
+"""Several hosts: two hosts on one machine with a link that can be cut, and their ranks' errors.
 
-In the order of reading: two_hosts, starter, on_hosts.
-Lesson 15.
+In reading order: two_hosts, starter, on_hosts. Lesson 15.
 """

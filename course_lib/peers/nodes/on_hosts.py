@@ -1,7 +1,7 @@
-"""`course train` on two hosts, run by run: each host imports the program once and forks its ranks.
+"""Runs of `course train` on two hosts: each host imports the program once and forks its ranks.
 
-A run is started as SLURM or a person at each host would start it, with RANK and MASTER_ADDR in the
-environment; what a rank says, and how it ends, is kept. Appendix C meets it. Lesson 15.
+A run is started as SLURM or a person would start it on each host, with RANK and MASTER_ADDR in the
+environment. Each rank's output and exit code are kept for Appendix C. Lesson 15.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from course_lib.peers.nodes.two_hosts import Host, TwoHosts
 
-LIMIT = 90.0  # seconds for whatever ends by itself
+LIMIT = 90.0  # seconds for processes that end by themselves
 STARTER = [sys.executable, "-m", "course_lib.peers.nodes.starter"]
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,26 +34,26 @@ class Rank:
     code: int | None = None
 
     def ended(self) -> int | None:
-        """Its exit code; None as long as it runs."""
+        """Return the exit code, or None while the rank runs."""
         if self.code is None:
             self.code = self.starter.ask({"wait": self.pid})
         return self.code
 
     def wait(self) -> int:
-        """Its exit code, which it has within `LIMIT` seconds."""
+        """Wait at most `LIMIT` seconds for the exit code."""
         limit = time.monotonic() + LIMIT
         while self.ended() is None:
             if time.monotonic() > limit:
                 raise TimeoutError(
-                    f"a rank on {self.starter.host.name} was still running after {LIMIT:g} s; it "
-                    f"has said {self.err.read_text()[-500:]!r}, and ends with its hosts"
+                    f"a rank on {self.starter.host.name} was still running after {LIMIT:g} s with "
+                    f"the output {self.err.read_text()[-500:]!r}; it ends with its hosts"
                 )
             time.sleep(0.05)
         return self.code
 
     @property
     def said(self) -> str:
-        """The program's own lines; torch's code logs beside them what its sockets do."""
+        """The program's own lines, without torch's log about its sockets."""
         lines = self.err.read_text().splitlines()
         return "\n".join(line for line in lines if line.startswith("course train:"))
 
@@ -83,7 +83,7 @@ class Starter:
     def start(
         self, rank: int, argv: Sequence[str], port: int, first: str = "", **more: str
     ) -> Rank:
-        """Fork a rank. `first` is Python that it runs before all else; `more`, its variables."""
+        """Fork a rank, which runs `first` (Python code) first; `more` are additional variables."""
         env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         env |= {"MASTER_ADDR": "host-a", "MASTER_PORT": str(port), **more}
         stem = self.folder / f"{self.host.name}-{next(self.numbers)}"
@@ -93,21 +93,21 @@ class Starter:
 
 
 class OnHosts:
-    """Two hosts with a starter on each, and a port that no run before has had."""
+    """Two hosts with a starter on each, and a new port for each run."""
 
     def __init__(self, hosts: TwoHosts, folder: Path):
         self.hosts = hosts
         self.a, self.b = (Starter(hosts, host, folder) for host in (hosts.a, hosts.b))
-        for starter in (self.a, self.b):  # both import at the same time
+        for starter in (self.a, self.b):  # both import concurrently
             starter.ready()
         self.ports = itertools.count(29500)
 
     def both(self, argv: Sequence[str], firsts: Sequence[str] = ("", "")) -> list[Rank]:
-        """A run of two ranks, rank 0 on host-a and rank 1 on host-b."""
+        """Start a run of two ranks, rank 0 on host-a and rank 1 on host-b."""
         port = next(self.ports)
         return [self.a.start(0, argv, port, firsts[0]), self.b.start(1, argv, port, firsts[1])]
 
     def on_one(self, argv: Sequence[str]) -> list[Rank]:
-        """The same run with both ranks on host-a."""
+        """Start the same run with both ranks on host-a."""
         port, both = next(self.ports), {"LOCAL_WORLD_SIZE": "2"}
         return [self.a.start(rank, argv, port, LOCAL_RANK=str(rank), **both) for rank in range(2)]

@@ -1,7 +1,7 @@
-"""Runs on a host: has the training program imported once, and forks a rank for each order.
+"""The process on a host that imports the training program once and forks a rank for each order.
 
-An order is a line of JSON: variables, arguments, files to print to, and Python to run first. What
-comes back is a process number, and, when that is asked after, its exit code. Lesson 15.
+An order is a line of JSON with variables, arguments, output files, and Python to run first. The
+answer is the new process's id or, for an order to wait, the exit code of a process. Lesson 15.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from course_lib.train import entry
 
 PROGRAM = importlib.import_module("course_lib.train.__main__")  # what `python -m` would run
-importlib.import_module("torch._dynamo")  # which an optimizer imports in its first step
+importlib.import_module("torch._dynamo")  # an optimizer imports it in its first step
 
 
 def rank(order: dict) -> None:
@@ -27,7 +27,7 @@ def rank(order: dict) -> None:
 
 
 def main() -> None:
-    """Serve the orders that come in, until there are no more."""
+    """Serve incoming orders until there are no more."""
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)

@@ -1,7 +1,7 @@
-"""Two hosts on one machine: namespaces of the kernel, each with its network, and a link.
+"""Two hosts on one machine: kernel namespaces, each with its own network, and a link.
 
-A launcher runs on each as it does on two machines: other names, other addresses, a wire that has a
-speed and can be cut. Nothing outlives the context, even where its process is killed. Lesson 15.
+Like two machines, the hosts have different names and addresses, and a link with a speed limit that
+can be cut. No process survives the context, even if its owner is killed. Lesson 15.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import PIPE
 
 NEEDED = ("unshare", "nsenter", "ip", "mount", "hostname")
-STARTING = 10.0  # seconds for a namespace to be there
+STARTING = 10.0  # seconds for a namespace to start
 HOSTS = """127.0.0.1 localhost
 10.77.0.1 host-a
 10.77.0.2 host-b
@@ -30,7 +30,7 @@ ip link set lo up
 
 
 class NoHosts(RuntimeError):
-    """There can be no second host on this machine; the reason in words."""
+    """The error if this machine cannot run a second host; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Host:
 
 
 class TwoHosts:
-    """`with TwoHosts() as hosts`: hosts.a and hosts.b, of one file system, with a link between.
+    """Two linked hosts that share a file system, a and b, as in `with TwoHosts() as hosts`.
 
-    `rate` is the link's, as `tc` writes it ("200mbit"), each way. Raises NoHosts where the system
-    does not allow namespaces to this user.
+    `rate` is the link's speed in each direction, as `tc` writes it ("200mbit"). NoHosts is raised
+    if the system does not allow namespaces to this user.
     """
 
     def __init__(self, rate: str | None = None):
@@ -59,8 +59,8 @@ class TwoHosts:
         missing = [name for name in NEEDED if shutil.which(name) is None]
         if not sys.platform.startswith("linux") or missing:
             raise NoHosts(
-                f"two hosts on one machine are namespaces of Linux, made with {', '.join(NEEDED)}"
-                + (f"; {', '.join(missing)} is not installed" if missing else "")
+                f"two hosts on one machine are Linux namespaces, which need {', '.join(NEEDED)}"
+                + (f" ({', '.join(missing)} is not installed)" if missing else "")
             )
         self.folder = Path(tempfile.mkdtemp(prefix="course-hosts-"))
         try:
@@ -71,7 +71,7 @@ class TwoHosts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in reversed(self.keepers):  # with the first, all inside is killed by the kernel
+        for process in reversed(self.keepers):  # the kernel kills all inside the first
             process.stdin.close()
         for process in [*self.keepers, *self.started]:
             try:
@@ -84,7 +84,7 @@ class TwoHosts:
     def start(
         self, host: Host, command: Sequence[str], *, cwd: str | Path | None = None, **how: object
     ) -> subprocess.Popen:
-        """A command on one of the hosts; it ends with the hosts at the latest. `how` is Popen's."""
+        """Run a command on a host, at most until the hosts end. `how` are options of Popen."""
         # A process that enters a namespace starts in its root folder.
         line = ["sh", "-c", 'cd "$0" && exec "$@"', str(Path(cwd or Path.cwd()).absolute())]
         streams = {"stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
@@ -94,20 +94,20 @@ class TwoHosts:
         return process
 
     def cut(self) -> None:
-        """Take the wire away: what is sent is lost, and nobody is told."""
+        """Cut the link; data sent over it is lost without an error."""
         self._run(self.a, "ip", "link", "set", self.a.link, "down")
 
     def mend(self) -> None:
         self._run(self.a, "ip", "link", "set", self.a.link, "up")
 
     def private(self, host: Host, folder: Path | str) -> None:
-        """From now on this folder is the host's own: empty, and seen by no other."""
+        """Make this folder private to the host from now on: empty, and invisible to the other."""
         self._run(host, "mount", "-t", "tmpfs", "none", str(folder))
 
     def _make(self) -> None:
         names = self.folder / "hosts"
         names.write_text(HOSTS)
-        keep = ["sh", "-c", "exec cat"]  # until its input ends, which it does with this process
+        keep = ["sh", "-c", "exec cat"]  # until its input ends, which happens with this process
         first = ["unshare", "-U", "-r", "-n", "-m", "-u", "-p", "-f", "--mount-proc"]
         a = self._keeper([*first, "--kill-child", *keep])
         self._run(a, "sh", "-c", INSIDE, "sh", str(names), "host-a")
@@ -115,7 +115,7 @@ class TwoHosts:
         self._run(b, "sh", "-c", INSIDE, "sh", str(names), "host-b")
         self.a = Host("host-a", "10.77.0.1", "to-b", a)
         self.b = Host("host-b", "10.77.0.2", "to-a", b)
-        # The peer's namespace goes by the number that its process has inside.
+        # The peer's namespace is addressed by its process number inside.
         status = Path(f"/proc/{b}/status").read_text()
         inside = status.split("NSpid:")[1].splitlines()[0].split()[-1]
         ends = ["to-b", "type", "veth", "peer", "name", "to-a"]
@@ -128,7 +128,7 @@ class TwoHosts:
                 self._run(host, "tc", "qdisc", "add", "dev", host.link, "root", "tbf", *bound)
 
     def _keeper(self, command: list[str]) -> int:
-        """Start what keeps namespaces alive; the number of the process that is inside."""
+        """Start a process that keeps namespaces alive; return the id of the process inside."""
         process = subprocess.Popen(
             command, stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, text=True
         )
@@ -141,7 +141,7 @@ class TwoHosts:
             if found:
                 return found[0]
             if process.poll() is not None:
-                raise NoHosts(f"this system allows no second host: {process.stderr.read().strip()}")
+                raise NoHosts(f"this system forbids a second host: {process.stderr.read().strip()}")
             time.sleep(0.01)
         raise NoHosts(f"{' '.join(command)} was not ready after {STARTING:g} s")
 
@@ -152,7 +152,7 @@ class TwoHosts:
         )
         if done.returncode:
             raise NoHosts(
-                f"this system allows no second host: {' '.join(command)}: {done.stderr.strip()}"
+                f"this system forbids a second host ({' '.join(command)}: {done.stderr.strip()})"
             )
 
 
@@ -161,13 +161,13 @@ def _enter(keeper: int) -> list[str]:
 
 
 def _below(pid: int) -> list[int]:
-    """The processes that a process has started, and theirs."""
+    """List the descendants of a process."""
     own = _proc(pid, f"task/{pid}/children").split()
     return [found for child in map(int, own) for found in (child, *_below(child))]
 
 
 def _proc(pid: int, name: str) -> str:
-    """What the kernel says of a process; empty once it is gone."""
+    """Read the kernel's information about a process; empty once the process has ended."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text().strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""The reference: every rank trains the whole model on the batches of all ranks, and sends nothing.
+"""The reference: every rank trains the full model on the batches of all ranks, and sends nothing.
 
-In bfloat16 the model is in 16 bits and AdamW works on a copy in 32. Lesson 13.
+In bfloat16 the model has 16 bits, and AdamW works on a 32-bit copy. Lesson 13.
 """
 
 from __future__ import annotations

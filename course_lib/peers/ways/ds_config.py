@@ -1,6 +1,6 @@
-"""A setting in DeepSpeed's words: the config file that `deepspeed.initialize` is given.
+"""A setting as a DeepSpeed config file for `deepspeed.initialize`.
 
-`for_trainer` leaves to the Trainer what it fills in (`auto`). Lesson 13.
+`for_trainer` writes `auto` for the values that the Trainer fills in. Lesson 13.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BUCKET = 20_000  # elements; the defaults are 5e8, which reserve gigabytes
 
 
 def ds_config(workload: Workload, setting: WaySetting) -> dict:
-    """A whole config: nothing is left to a default that a reader would have to know."""
+    """Build a complete config, without defaults that a reader would have to know."""
     zero: dict = {"stage": setting.stage}
     if setting.stage:
         zero |= {"reduce_bucket_size": BUCKET, "overlap_comm": False}
@@ -53,18 +53,18 @@ def ds_config(workload: Workload, setting: WaySetting) -> dict:
         config["zero_force_ds_cpu_optimizer"] = False
     if setting.precision == "bfloat16":
         config["bf16"] = {"enabled": True}
-    if setting.precision == "float16":  # the same first scale as ours, and no step is lost to it
+    if setting.precision == "float16":  # the same first scale as ours, so no step is lost
         config["fp16"] = {"enabled": True, "initial_scale_power": 8}
     return config
 
 
 def for_trainer(workload: Workload, setting: WaySetting) -> dict:
-    """The same with `auto` wherever the Trainer knows the value from its arguments."""
+    """Build the same config with `auto` wherever the Trainer knows the value from its arguments."""
     return left_to_the_trainer(ds_config(workload, setting))
 
 
 def offload_sections(place: str, folder: str | None, model: nn.Module) -> dict:
-    """The sections that put the optimizer's part and the parameters on the host, or into files."""
+    """Build the sections that move optimizer states and parameters to the host or into files."""
     where: dict = {"device": place}
     if place == "cpu":
         return {"offload_optimizer": where, "offload_param": dict(where)}

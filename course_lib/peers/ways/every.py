@@ -22,8 +22,8 @@ WAYS: dict[str, Callable[[ranks.Me, Workload, WaySetting], RunEvidence]] = {
 
 
 def train(way: str, me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
-    """One training by one way; NotThere where the way has no such setting."""
+    """Train once in one way; raise NotThere if the way does not support the setting."""
     if way not in WAYS:
-        raise ValueError(f"there is no way {way!r}: {', '.join(WAYS)}")
+        raise ValueError(f"there is no way {way!r}. Use one of {', '.join(WAYS)}")
     with quiet():
         return WAYS[way](me, workload, setting)

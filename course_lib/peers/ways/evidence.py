@@ -1,6 +1,6 @@
-"""What a way is, by what it does: the class it trains, the bytes it holds, the verbs it calls.
+"""The evidence of a way: the class it trains, the bytes it holds, the verbs it calls.
 
-A name in a config proves nothing: what is sharded is smaller on each rank. Lesson 13.
+A name in a config proves nothing, but a sharded tensor is smaller on each rank. Lesson 13.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SMALL = 512  # bytes of an all-reduce: norms of parameters, flags
 
 @dataclass(frozen=True)
 class Evidence:
-    """One rank's findings about one way, after its last step. All of it can be sent to others."""
+    """One rank's evidence about one way after its last step. It can be sent to other ranks."""
 
-    trains: str  # class of what forward is called on
-    optimizer: str  # class of what updates
+    trains: str  # class of the object whose forward is called
+    optimizer: str  # class of the object that updates
     held: dict[str, int]  # bytes by kind, on the device, the host and in hidden buffers
-    must: dict[str, float]  # bytes that this rank has to send in the last step, by verb
-    calls: dict[str, int]  # how often, by verb
+    must: dict[str, float]  # bytes that this rank must send in the last step, by verb
+    calls: dict[str, int]  # number of calls, by verb
 
     @property
     def held_bytes(self) -> int:
@@ -41,18 +41,18 @@ class Evidence:
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """A training by one way: losses and norms of each step over all ranks, and the evidence."""
+    """A run in one way: losses and norms of each step over all ranks, and the evidence."""
 
     way: str
     losses: list[float]
-    norms: list[float]  # before clipping; empty where a way does not tell them
+    norms: list[float]  # before clipping; empty if a way does not report them
     evidence: Evidence
     notes: list[str] = field(default_factory=list)
 
 
 class Before(list):
-    """The storages that were there before a way began; what is alive later and not among them is
-    the way's. They are kept, so that no later tensor can be given an address of theirs."""
+    """The storages that existed before a way began, kept alive so that no later tensor can reuse
+    their addresses. All later storages belong to the way."""
 
     def __init__(self) -> None:
         super().__init__(alive())
@@ -64,11 +64,11 @@ def held_by(
     optimizer: Optimizer,
     kinds: Mapping[str, Iterable] | None = None,
 ) -> dict[str, int]:
-    """Bytes that a way holds between two steps, each storage once, by the first kind it fits.
+    """Count the bytes that a way holds between two steps: each storage once, by its first kind.
 
-    `kinds`: tensors that neither the model nor the optimizer shows, by kind: shards that stand for
-    placeholders, masters in a list of the engine's own. "Master weights" are what the optimizer
-    updates and the model does not have; "other" is everything else alive: buckets, copies.
+    `kinds` adds tensors that neither the model nor the optimizer shows, such as shards behind
+    placeholders, or masters in an engine's list. "Master weights" are updated by the optimizer but
+    are not in the model; "other" is everything else that is alive, such as buckets and copies.
     """
     gc.collect()
     updated = [p for group in optimizer.param_groups for p in group["params"]]
@@ -91,7 +91,7 @@ def held_by(
 
 
 def traffic(book: Book) -> dict[str, dict]:
-    """The fields of `Evidence` that a book answers. A norm or a flag is not a verb of a way."""
+    """Compute `must` and `calls` of `Evidence` from a book; norms and flags are left out."""
     must: dict[str, float] = {}
     calls: dict[str, int] = {}
     for record in book.records:

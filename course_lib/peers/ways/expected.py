@@ -1,7 +1,7 @@
-"""What a way holds and sends, in closed form: bytes of a rank in Ψ parameters, N ranks, fp32.
+"""A way's held and sent bytes in closed form, for Ψ parameters on N ranks in fp32.
 
-Where a way needs more than ZeRO's formula says, the reason is here in words. Exact where N divides
-every sharded dim; else a shard is at most one piece longer. Lesson 13.
+If a way needs more than ZeRO's formula, `why` gives the reason. The forms are exact if N divides
+every sharded dim; otherwise a shard is at most one piece longer. Lesson 13.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ FAMILY = {"trainer+deepspeed": DEEPSPEED, "trainer+fsdp": FSDP}
 
 @dataclass(frozen=True)
 class Expected:
-    """Bytes by kind, what may lie beside them, bytes to send in a step, and the reasons."""
+    """The expected bytes by kind, the maximum of other bytes, bytes per step, and the reasons."""
 
     held: dict[str, Fraction]
-    beside: int  # the most of "other": buckets and buffers of a fixed size
+    beside: int  # maximum of "other": buckets and buffers of a fixed size
     must: Fraction
     why: tuple[str, ...] = ()
 
@@ -29,10 +29,10 @@ class Expected:
 def expected(
     way: str, setting: WaySetting, parameters: int, world: int, *, tied: int = 0
 ) -> Expected:
-    """`tied`: parameters of a table that forward reads twice."""
+    """Compute the closed form; `tied` counts parameters of a table that is read twice."""
     way = FAMILY.get(way, way)
     if setting.offload == "nvme" or setting.precision == "float16":
-        raise ValueError(f"there is no closed form here for {setting}")
+        raise ValueError(f"this module has no closed form for {setting}")
     whole, part = Fraction(parameters), Fraction(parameters, world)
     sent = Fraction(world - 1, world) * parameters  # elements of a gather or a reduce-scatter
     weight = 4 if setting.precision == "float32" else 2
@@ -54,7 +54,7 @@ def _kinds(parameters, masters, states, gradients=0) -> dict[str, Fraction]:
 
 
 def _copied(weight: int, elements: Fraction) -> Fraction:
-    """Master weights in fp32 of weights in 16 bits."""
+    """Return the bytes of fp32 master weights if weights have 16 bits."""
     return 4 * elements if weight == 2 else Fraction(0)
 
 
@@ -74,11 +74,11 @@ def _fsdp2(setting: WaySetting, part, sent, weight: int) -> Expected:
     why, micro = (), setting.accumulate
     if weight == 2:
         why = (
-            "its shards are fp32, which are the master weights too; a gather casts them to bf16",
+            "its shards are fp32, so they are also the master weights; a gather casts them to bf16",
             "gradients are reduced in fp32 (reduce_dtype)",
         )
     if setting.stage == 2:
-        why += ("parameters are freed after the backward as well, so each micro-batch gathers",)
+        why += ("parameters are also freed after the backward pass, so each micro-batch gathers",)
     gathers = weight * sent * micro * (2 if setting.stage == 3 else 1)
     return Expected(_kinds(4 * part, 0, 8 * part), 0, gathers + 4 * sent * micro, why)
 
@@ -88,19 +88,19 @@ def _deepspeed(setting: WaySetting, whole, part, sent, weight: int, tied: int) -
     if stage == 0:
         held = _kinds(weight * whole, _copied(weight, whole), 8 * whole)
         return Expected(held, 0, 2 * weight * sent)
-    why = ["it keeps a master copy in fp32 of fp32 weights as well: 4Ψ/N more"]
+    why = ["it keeps an fp32 master copy even of fp32 weights, so 4Ψ/N more"]
     bucket, gradients, beside = 4 * BUCKET, Fraction(0), 0
     if setting.offload is not None:
         gradients, beside = 4 * part, bucket + 12 * int(part)
-        why.append("offload keeps the partition's gradients on the host, and stages in 12Ψ/N more")
+        why.append("offload keeps the partition's gradients on the host, plus 12Ψ/N for staging")
     if stage < 3:
-        why.append("gradients travel by all-reduce, twice the bytes of a reduce-scatter")
+        why.append("gradients are all-reduced, which takes twice the bytes of a reduce-scatter")
         must = weight * (2 * sent * (1 if stage == 1 else micro) + sent)
         held = _kinds(weight * whole, 4 * part, 8 * part, gradients)
         return Expected(held, beside, must, tuple(why))
-    why.append("the partition's gradients have a buffer for good: 4Ψ/N more, and a bucket")
+    why.append("the partition's gradients have a permanent buffer, so 4Ψ/N more and a bucket")
     if tied:
-        why.append("a tied table is gathered where it is read: twice in forward and in backward")
+        why.append("a tied table is gathered at each use, twice in forward and in backward")
     must = weight * micro * (3 * sent + 2 * sent * tied / whole)
     held = _kinds(weight * part, 4 * part, 8 * part, weight * part)
     return Expected(held, bucket + beside, must, tuple(why))

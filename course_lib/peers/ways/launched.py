@@ -1,7 +1,7 @@
-"""What a launcher would have set: DeepSpeed and Accelerate read who they are from variables.
+"""A launcher's variables, set for a way: DeepSpeed and Accelerate read a rank's identity from them.
 
-The group of these ranks is there already; the variables are set for as long as a way runs, and what
-both packages remember of it is taken back afterwards. Lesson 13.
+The group of these ranks already exists. The variables are set only while a way runs, and the state
+that both packages keep about them is reset afterwards. Lesson 13.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from contextlib import contextmanager
 
 from course_lib import ranks
 
-# A port that nobody opens: the process group exists, and is taken over.
+# An unused port, because the existing process group is reused.
 UNUSED_PORT = "29500"
 
 
 def variables(me: ranks.Me) -> dict[str, str]:
-    """The six that torchrun sets and that everything here reads.
+    """Return the six variables that torchrun sets and that all ways read.
 
-    DeepSpeed and Accelerate take LOCAL_RANK for the number of a GPU, which ranks may share.
+    DeepSpeed and Accelerate use LOCAL_RANK as a GPU's number, and ranks may share a GPU.
     """
     gpu = me.device.index  # None on a CPU
     return {
@@ -37,7 +37,7 @@ def variables(me: ranks.Me) -> dict[str, str]:
 
 @contextmanager
 def launched(me: ranks.Me) -> Iterator[None]:
-    """Run the inside as if a launcher had started this rank."""
+    """Run the body as if a launcher had started this rank."""
     before = dict(os.environ)
     os.environ.update(variables(me))
     forget()
@@ -52,7 +52,7 @@ def launched(me: ranks.Me) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without warnings, neither Python's nor a logger's: about what a way chooses on purpose."""
+    """Suppress warnings of Python and of loggers, which are about deliberate choices of a way."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -64,7 +64,7 @@ def quiet() -> Iterator[None]:
 
 
 def forget() -> None:
-    """Accelerate's shared state, and the config that Transformers keeps for `from_pretrained`."""
+    """Reset Accelerate's shared state, and Transformers' config for `from_pretrained`."""
     if "accelerate" in sys.modules:
         from accelerate.state import AcceleratorState, GradientState
 

@@ -1,6 +1,6 @@
-"""The loop that a person writes by hand, with the verbs of a way in it, and what it measures.
+"""A hand-written training loop that calls the verbs of a way, and its measurements.
 
-The last step runs under the ledger; what is held is counted after it. Lesson 13.
+The last step runs under the ledger, and held bytes are counted after it. Lesson 13.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from course_lib.peers.ways.workload import Workload
 
 @dataclass
 class EngineVerbs:
-    """What differs between ways. `backward` is given the loss and whether it is the step's last;
-    `step` is called after each micro-batch and says the norm before clipping when it updated."""
+    """The differences between ways. `backward` gets the loss, and True for the step's last loss;
+    `step` is called after each micro-batch and returns the norm before clipping after an update."""
 
-    call: Callable[..., object]  # forward; its result has a loss
+    call: Callable[..., object]  # forward pass; its result has a loss
     backward: Callable[[Tensor, bool], None]
     step: Callable[[bool], float | None]
     held: Callable[[Before], dict[str, int]]
-    trains: object  # what forward is called on
-    updates: object  # what its user takes for the optimizer
+    trains: object  # object whose forward is called
+    updates: object  # object that its user regards as the optimizer
 
 
 def of_engine(
     engine, norm: Callable[[], float | None], held: Callable[[Before], dict[str, int]]
 ) -> EngineVerbs:
-    """The verbs of an engine that counts micro-batches by itself: DeepSpeed's, and ours."""
+    """Build the verbs of an engine that counts micro-batches itself (DeepSpeed's and ours)."""
 
     def step(last: bool) -> float | None:
         engine.step()
@@ -61,7 +61,7 @@ def booked(last: bool) -> Iterator[Book | None]:
 def train(
     way: str, me: ranks.Me, workload: Workload, setting: WaySetting, before: Before, v: EngineVerbs
 ) -> RunEvidence:
-    """Train by these verbs; losses are means over ranks and micro-batches."""
+    """Train with these verbs; losses are means over ranks and micro-batches."""
     losses, norms = [], []
     for step in range(workload.steps):
         with booked(step == workload.steps - 1) as book:
@@ -87,13 +87,13 @@ def on(device: torch.device, batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def mean_over_ranks(losses: list[float], me: ranks.Me) -> list[float]:
-    """The same list on every rank."""
+    """Average a list over ranks; the result is the same on every rank."""
     mine = torch.tensor(losses, dtype=torch.float64).to(me.device)
     return (all_reduce(mine, dist.group.WORLD) / me.world).tolist()
 
 
 def adamw(parameters, workload: Workload) -> torch.optim.AdamW:
-    """torch's AdamW with what Trainer and DeepSpeed take for its other numbers."""
+    """Create torch's AdamW; its other options have the defaults of the Trainer and DeepSpeed."""
     return torch.optim.AdamW(
         parameters, lr=workload.lr, weight_decay=workload.weight_decay, betas=(0.9, 0.999), eps=1e-8
     )

@@ -15,7 +15,7 @@ from course_lib.peers.ways.workload import Workload
 
 
 def offload(setting: WaySetting) -> dict | None:
-    """The setting's offload as `zero.engine` takes it."""
+    """Translate the setting's offload for `zero.engine`."""
     if setting.offload is None:
         return None
     place = "nvme" if setting.offload == "nvme" else "cpu"
@@ -28,8 +28,8 @@ def offload(setting: WaySetting) -> dict | None:
 
 
 def held_by_engine(before: Before, engine: zero.Engine, copied: bool) -> dict[str, int]:
-    """At stage 3 the parameters are placeholders, and shards stand for them; `copied` says that the
-    optimizer updates copies and not the shards. Below stage 3 gradients have buckets for good."""
+    """Count the engine's bytes. At stage 3 parameters are placeholders for shards, and with
+    `copied` the optimizer updates copies. Below stage 3 gradients have permanent buckets."""
     shards: list = []
     if engine.stage == 3:
         shards = list(plain_tensors(engine.shards.memory()))

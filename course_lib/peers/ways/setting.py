@@ -1,6 +1,6 @@
-"""How the work is split: ZeRO's stage, what is offloaded, accumulation, clipping, precision.
+"""The options that all ways share: ZeRO's stage, offload, accumulation, clipping, precision.
 
-Every way reads the same setting and translates it into its own words. Lesson 13.
+Every way reads the same setting and translates it into its own options. Lesson 13.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 class NotThere(RuntimeError):
-    """This way has no such setting, or not on this machine; the message says which, and why."""
+    """The error for a setting that a way does not support, or not on this machine."""
 
 
 @dataclass(frozen=True)
 class WaySetting:
-    """`folder`: where the files of nvme lie. `compiled`: DeepSpeed's Adam instead of torch's."""
+    """A run's options. `folder` holds nvme's files; `compiled` selects DeepSpeed's own Adam."""
 
     stage: int = 0
     offload: str | None = None
@@ -35,21 +35,21 @@ class WaySetting:
 
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"clip={self.clip!r} has to be a number above 0; None does not clip")
+            raise ValueError(f"clip={self.clip!r} must be a number above 0; None does not clip")
         if self.stage not in range(4):
-            raise ValueError(f"stage={self.stage!r} is none of 0, 1, 2, 3")
+            raise ValueError(f"stage={self.stage!r} is not one of 0, 1, 2, 3")
         if self.offload not in OFFLOADS:
             names = ", ".join(map(repr, OFFLOADS))
-            raise ValueError(f"offload={self.offload!r} is none of {names}")
+            raise ValueError(f"offload={self.offload!r} is not one of {names}")
         if self.precision not in PRECISIONS:
-            raise ValueError(f"precision={self.precision!r} is none of {', '.join(PRECISIONS)}")
+            raise ValueError(f"precision={self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.accumulate < 1:
-            raise ValueError(f"accumulate={self.accumulate}: a step has one micro-batch or more")
+            raise ValueError(f"accumulate={self.accumulate}, but a step needs a micro-batch")
         if self.offload is not None and self.stage == 0:
-            raise ValueError("offload goes with stages 1 to 3: at stage 0 no rank has a part")
+            raise ValueError("offload needs stage 1 to 3, since no rank has a shard at stage 0")
         if self.offload in ("all", "nvme") and self.stage != 3:
             raise ValueError(
-                f"offload={self.offload!r} moves parameters: stage {self.stage} does not shard them"
+                f"offload={self.offload!r} moves parameters; stage {self.stage} does not shard them"
             )
         if self.offload == "nvme" and not self.folder:
             raise ValueError("offload='nvme' needs a folder for its files")

@@ -1,4 +1,4 @@
-"""A training by Transformers' Trainer: its arguments, and a callback that measures it.
+"""A training run by Transformers' Trainer: its arguments, and a callback that measures it.
 
 The loop is the Trainer's own; losses and norms are read from its log. Lesson 13.
 """
@@ -22,7 +22,7 @@ from course_lib.peers.ways.workload import Workload, the_package
 
 
 def arguments(me: ranks.Me, workload: Workload, setting: WaySetting, folder: str, **more) -> dict:
-    """TrainingArguments that say the same as the setting, and leave no choice to chance."""
+    """Return TrainingArguments that match the setting and leave no choice to defaults."""
     return {
         "output_dir": folder,
         "per_device_train_batch_size": workload.batch,
@@ -48,9 +48,8 @@ def arguments(me: ranks.Me, workload: Workload, setting: WaySetting, folder: str
 def trainer(
     workload: Workload, setting: WaySetting, world: int, make: Callable[[], nn.Module], given: dict
 ):
-    """A Trainer of these arguments; of an encoder and a decoder, a Seq2SeqTrainer.
-
-    The model is made after the arguments: they tell Transformers of a DeepSpeed config."""
+    """Create a Trainer (Seq2SeqTrainer for an encoder-decoder) with these arguments. The model is
+    created after the arguments, which tell Transformers about a DeepSpeed config."""
     transformers = the_package()
     seq2seq = workload.family == "t5"
     made = transformers.Seq2SeqTrainingArguments if seq2seq else transformers.TrainingArguments
@@ -61,7 +60,7 @@ def trainer(
 
 @functools.cache
 def trainer_class(seq2seq: bool = False):
-    """The Trainer with one change: weight decay on all parameters, as the other ways have it."""
+    """Create a Trainer class that decays all parameters, as the other ways do."""
     import transformers
 
     class DecaysAll(transformers.Seq2SeqTrainer if seq2seq else transformers.Trainer):
@@ -76,7 +75,7 @@ def recorder_class():
     from transformers import TrainerCallback
 
     class Recorder(TrainerCallback):
-        """Opens the ledger for the last step and counts what is held at its end."""
+        """A callback that runs the last step under the ledger, then counts the held bytes."""
 
         def __init__(self, before: Before):
             self.before, self.trainer = before, None
@@ -112,7 +111,7 @@ def trained(
     make: Callable[[], nn.Module] | None = None,
     **more: object,
 ) -> RunEvidence:
-    """A whole training, as if a launcher had started this rank; `more` are arguments besides."""
+    """Train once, as if a launcher had started this rank; `more` are additional arguments."""
     with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
         before = Before()
         given = arguments(me, workload, setting, folder, **more)
@@ -125,7 +124,7 @@ def trained(
 
 
 def run(way: str, trainer, recorder, world: int = 1) -> RunEvidence:
-    """Train, quietly, and read the losses from the Trainer's own log."""
+    """Train without output, and read the losses from the Trainer's own log."""
     from transformers import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)

@@ -1,4 +1,4 @@
-"""DeepSpeed's engine around the same model, on the process group that is there already.
+"""DeepSpeed's engine around the same model, on the existing process group.
 
 Lesson 13.
 """
@@ -24,25 +24,25 @@ from course_lib.peers.ways.workload import Workload
 
 
 def imported():
-    """The package, told which device there is (for as long as this process lives, since it reads
-    that once); NotThere where it is not installed."""
+    """Import DeepSpeed and set its device, which is read once per process; raise NotThere if
+    DeepSpeed is not installed."""
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
     try:
         with quiet(), _unheard():
             import deepspeed
 
-            # An all-reduce through shared memory that it would compile now, and no ledger sees.
+            # It would compile a shared-memory all-reduce now, which the ledger cannot see.
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     except ImportError as error:
         raise NotThere(
-            f"DeepSpeed cannot be imported ({error}): pip install 'course_lib[deepspeed]'"
+            f"DeepSpeed cannot be imported ({error}); run pip install 'course_lib[deepspeed]'"
         ) from error
     return deepspeed
 
 
 def started(me: ranks.Me):
-    """The package, on the process group that is there already."""
+    """Import DeepSpeed and initialise it on the existing process group."""
     deepspeed = imported()
     backend = "nccl" if me.backend == "nccl" else "gloo"
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
@@ -51,8 +51,8 @@ def started(me: ranks.Me):
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Nothing of what a compiler or linker writes meanwhile: DeepSpeed tries by their means which
-    of its extensions could be built, and one that could not is no fault of this run."""
+    """Hide the output of compilers and linkers. DeepSpeed uses them to test which of its extensions
+    can be built, and a failed test is not an error of this run."""
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -64,7 +64,7 @@ def _unheard() -> Iterator[None]:
 
 
 def has_fp16() -> bool:
-    """By DeepSpeed's own account. Where not, its files hold fp32 parameters as bfloat16."""
+    """Return True if DeepSpeed supports fp16; if not, its files hold fp32 parameters as bf16."""
     imported()
     from deepspeed.accelerator import get_accelerator
 
@@ -72,7 +72,7 @@ def has_fp16() -> bool:
 
 
 def has_files() -> bool:
-    """Whether its asynchronous I/O is compiled or can be."""
+    """Return True if DeepSpeed's asynchronous I/O is compiled or can be compiled."""
     imported()
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
@@ -81,12 +81,12 @@ def has_files() -> bool:
 
 
 def check_can(setting: WaySetting) -> None:
-    """Refuse what this device has not, or what needs an extension that cannot be built here."""
+    """Refuse settings that this device does not support, or whose extension cannot be built."""
     imported()
     if setting.precision == "float16" and not has_fp16():
         raise NotThere("DeepSpeed says that fp16 is not supported on this device, as on most CPUs")
     if setting.offload == "nvme" and not Path(setting.folder).is_dir():
-        raise ValueError(f"the folder {setting.folder} is missing, and DeepSpeed would make it")
+        raise ValueError(f"the folder {setting.folder} is missing, but DeepSpeed would create it")
     if setting.offload == "nvme" and not has_files():
         raise NotThere(
             "DeepSpeed's offload to files compiles its extension async_io, which needs a C++ "
@@ -95,9 +95,9 @@ def check_can(setting: WaySetting) -> None:
 
 
 def held_by_engine(before: Before, engine) -> dict[str, int]:
-    """What DeepSpeed holds: from stage 1 on its optimizer updates flat partitions in fp32, of fp32
-    weights too; at stage 3 a parameter is a placeholder on which its shard hangs as `ds_tensor`,
-    and the partition's gradients have a buffer for good."""
+    """Count DeepSpeed's bytes. From stage 1 on, its optimizer updates flat fp32 partitions, even of
+    fp32 weights. At stage 3 a parameter is a placeholder with its shard in `ds_tensor`, and the
+    partition's gradients have a permanent buffer."""
     optimizer, base = engine.optimizer, engine.optimizer
     while not isinstance(base, torch.optim.Optimizer):
         base = base.optimizer
@@ -115,7 +115,7 @@ def held_by_engine(before: Before, engine) -> dict[str, int]:
 def train(
     me: ranks.Me, workload: Workload, setting: WaySetting, *, config: dict | None = None
 ) -> RunEvidence:
-    """`config`: what DeepSpeed is given instead of the setting's own translation."""
+    """Train with DeepSpeed; `config` replaces the config that is built from the setting."""
     check_can(setting)
     with launched(me), quiet():
         deepspeed = started(me)

@@ -1,7 +1,7 @@
 """torch's fully_shard (FSDP2) around the same model.
 
-FSDP2 has two of the four stages: parameters freed after the forward (ZeRO-3) and kept (ZeRO-2).
-Lesson 13.
+FSDP2 has two of the four stages: parameters are freed after the forward pass (ZeRO-3) or kept
+(ZeRO-2). Lesson 13.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from course_lib.peers.ways.workload import Workload
 
 
 def check_can(setting: WaySetting) -> None:
-    """Refuse what FSDP2 has no setting for."""
+    """Refuse settings that FSDP2 does not support."""
     if setting.stage == 0:
-        raise NotThere("FSDP2 always shards the states; without that torch has DDP")
+        raise NotThere("FSDP2 always shards the states; torch's unsharded way is DDP")
     if setting.stage == 1:
         raise NotThere(
-            "FSDP2 has no stage that keeps whole gradients: reshard_after_forward=False, which "
-            "keeps whole parameters from forward to backward, is ZeRO-2"
+            "FSDP2 has no stage with replicated gradients; reshard_after_forward=False, which "
+            "keeps gathered parameters from forward to backward, is ZeRO-2"
         )
     if setting.precision == "float16":
-        raise NotThere("FSDP2 has no loss scale; for fp16 torch.amp.GradScaler goes beside it")
+        raise NotThere("FSDP2 has no loss scale; for fp16 combine it with torch.amp.GradScaler")
     if setting.offload == "nvme":
         raise NotThere("FSDP2 offloads to the host (CPUOffloadPolicy), not to files")
     if setting.offload == "optimizer":
-        raise NotThere("CPUOffloadPolicy takes parameters, gradients and states along together")
+        raise NotThere("CPUOffloadPolicy always moves parameters, gradients and states together")
 
 
 def blocks(model: nn.Module, workload: Workload) -> list[nn.Module]:
@@ -40,7 +40,7 @@ def blocks(model: nn.Module, workload: Workload) -> list[nn.Module]:
 
 
 def sharded(model: nn.Module, mesh, workload: Workload, setting: WaySetting) -> nn.Module:
-    """The layers are FSDP units, and the rest of the model is one more."""
+    """Shard the model with each layer, and the rest of the model, as an FSDP unit."""
     options: dict = {"mesh": mesh, "reshard_after_forward": setting.stage == 3}
     if setting.offload is not None:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())

@@ -1,7 +1,7 @@
 """Transformers' Trainer over DeepSpeed, and over FSDP2.
 
-On GPUs `fsdp=True` hands the model to Accelerate. On a CPU Accelerate has no FSDP (see asked), so
-there `fully_shard` shards the model first and Accelerate is told to leave it alone. Lesson 13.
+On GPUs `fsdp=True` hands the model to Accelerate. On a CPU Accelerate has no FSDP (see `asked`), so
+`fully_shard` shards the model first, and Accelerate must not wrap it. Lesson 13.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from course_lib.peers.ways.workload import Workload
 
 
 def over_deepspeed(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
-    """The Trainer with a DeepSpeed config whose values are `auto` where it can fill them in."""
+    """Train with a DeepSpeed config whose values are `auto` where the Trainer can fill them in."""
     check_can(setting)
     config = for_trainer(workload, setting)
     return trained("trainer+deepspeed", me, workload, setting, deepspeed=config)
 
 
 def over_fsdp(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvidence:
-    """The Trainer over FSDP2: Accelerate's where there are GPUs, torch's `fully_shard` on a CPU."""
+    """Train over FSDP2: Accelerate's on GPUs, torch's `fully_shard` on a CPU."""
     check_fsdp2(setting)
     if me.device.type != "cpu":
         more = {"fsdp": True, "fsdp_config": fsdp_config(workload, setting)}
@@ -34,7 +34,7 @@ def over_fsdp(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvide
     def model():
         mesh = ranks.mesh(me, dp=me.world, tp=1)["dp"]
         model = sharded(workload.model(), mesh, workload, setting)
-        # Accelerate's own mark of a model that it has prepared: it would wrap it in DDP.
+        # Accelerate's mark for a prepared model; otherwise it would wrap it in DDP.
         model._is_accelerate_prepared = True
         return model
 
@@ -42,7 +42,7 @@ def over_fsdp(me: ranks.Me, workload: Workload, setting: WaySetting) -> RunEvide
 
 
 def fsdp_config(workload: Workload, setting: WaySetting) -> dict:
-    """What `TrainingArguments(fsdp=True, fsdp_config=…)` takes today (version 2)."""
+    """Return the current options for `TrainingArguments(fsdp=True, fsdp_config=…)` (version 2)."""
     return {
         "version": 2,
         "reshard_after_forward": setting.stage == 3,

@@ -1,4 +1,4 @@
-"""The work that all ways are given: a small Transformers model, its batches, its hyperparameters.
+"""The work that all ways do: a small Transformers model, its batches, its hyperparameters.
 
 A batch is a function of (step, micro-batch, rank), so that a loop and a DataLoader read the same
 tokens in the same order. Lesson 13.
@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from course_lib.peers.ways.setting import NotThere
 
-# Of each family: its configuration, its model, the class of a layer.
+# Family → configuration class, model class, layer class.
 FAMILIES = {
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", "GPT2Block"),
     "llama": ("LlamaConfig", "LlamaForCausalLM", "LlamaDecoderLayer"),
@@ -24,20 +24,20 @@ FAMILIES = {
 
 
 def the_package():
-    """Transformers; NotThere, with the remedy, where it is not installed."""
+    """Import Transformers; raise NotThere with the remedy if it is not installed."""
     try:
         import transformers
     except ImportError as error:
         raise NotThere(
-            f"Transformers cannot be imported ({error}): pip install 'course_lib[huggingface]'"
+            f"Transformers cannot be imported ({error}); run pip install 'course_lib[huggingface]'"
         ) from error
     return transformers
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained on what. `uneven`: each row's labels end somewhere else, so that ranks and
-    micro-batches have unlike numbers of tokens."""
+    """A model and its data. With `uneven`, labels end at different positions in each row, so ranks
+    and micro-batches have different numbers of tokens."""
 
     family: str = "gpt2"
     vocabulary: int = 96
@@ -53,15 +53,15 @@ class Workload:
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
-            raise ValueError(f"family={self.family!r} is none of {', '.join(FAMILIES)}")
+            raise ValueError(f"family={self.family!r} is not one of {', '.join(FAMILIES)}")
 
     @property
     def block(self) -> str:
-        """The class of a layer: what a policy of wrapping names."""
+        """The class of a layer, which a wrapping policy names."""
         return FAMILIES[self.family][2]
 
     def config(self):
-        """The model's configuration, without dropout: ways draw random numbers differently."""
+        """Create the configuration without dropout, whose random numbers would differ by way."""
         own = {
             "gpt2": {
                 "n_positions": self.length,
@@ -97,24 +97,23 @@ class Workload:
         return getattr(the_package(), FAMILIES[self.family][1])
 
     def model(self) -> nn.Module:
-        """The same weights wherever and whenever it is called; no other generator is moved."""
+        """Create the model with the same weights at every call, without changing random states."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = self.model_class()(self.config()).float()
         if self.family == "t5":
-            # Its loss is a mean; but its forward takes any keyword, so the Trainer would believe
-            # that it divides by the tokens of all ranks, and train with N·k times the gradient.
+            # Its loss is a mean, but its forward accepts any keyword. So the Trainer would assume
+            # division by all ranks' tokens, and train with N·k times the gradient.
             model.accepts_loss_kwargs = False
         return model
 
     def save(self, folder: str | Path) -> None:
-        """The model as a Transformers folder (safetensors), for ways that shard while they load.
-
-        Where ranks have a group, Transformers writes on rank 0 alone."""
+        """Save the model as a Transformers folder (safetensors), for ways that shard while they
+        load. If ranks have a group, Transformers writes only on rank 0."""
         self.model().save_pretrained(folder)
 
     def batch_of(self, step: int, micro: int, rank: int) -> dict[str, Tensor]:
-        """One micro-batch of one rank: each token follows from the one before it."""
+        """Create one micro-batch of one rank; each token is a function of the previous token."""
         drawn = torch.Generator().manual_seed(1 + rank + 64 * (micro + 64 * step))
         v, rows = self.vocabulary, self.batch
         tokens = torch.empty(rows, self.length, dtype=torch.long)  # (b, s)
@@ -122,19 +121,19 @@ class Workload:
         for position in range(1, self.length):
             tokens[:, position] = (tokens[:, position - 1] + 7) % v
         labels = tokens.clone()
-        labels[:, 0] = -100  # nothing predicts it, and the Trainer would count it
+        labels[:, 0] = -100  # no position predicts it, but the Trainer would count it
         if self.uneven:
             ends = torch.randint(3, self.length + 1, (rows,), generator=drawn)
             labels[torch.arange(self.length) >= ends[:, None]] = -100
         return {"input_ids": tokens, "labels": labels}
 
     def rows(self, world: int, accumulate: int) -> Dataset:
-        """All rows in the order in which a sampler that shuffles nothing deals them to ranks."""
+        """Return all rows in the order in which a sampler without shuffling gives them to ranks."""
         return RowDataset(self, world, accumulate)
 
 
 class RowDataset(Dataset):
-    """Row i of a run: the ranks' micro-batches one after another, then the next micro-batch."""
+    """A run's rows in order: all ranks' rows of a micro-batch, then the next micro-batch."""
 
     def __init__(self, workload: Workload, world: int, accumulate: int):
         self.workload, self.world, self.accumulate = workload, world, accumulate

@@ -1,7 +1,7 @@
-"""Offload: what a step does not touch just now waits on the host, or in files.
+"""Offload: the host or files keep the tensors that a step does not need at the moment.
 
-In the order of reading: host, files, plan, shared_errors, folder, file_layout, file_bucket,
-pipeline, units, nvme; copies measures a copy.
+Reading order: host, files, plan, shared_errors, folder, file_layout, file_bucket, pipeline, units,
+nvme. In addition, copies measures a copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def home_of(
     device: torch.device,
     master: bool,
 ) -> Home:
-    """Make the home that a plan asks for; without one the parts stay on the device."""
+    """Create the home that a plan requests; without a plan, parts stay on the device."""
     if plan is None:
         return OnDevice(master=master)
     if plan.optimizer is None:

@@ -1,7 +1,7 @@
-"""Time a host-to-device copy: pageable against pinned memory, alone and beside products.
+"""Timing of a host-to-device copy from pageable and pinned memory, with and without products.
 
-Two streams of one GPU, asked in one order. Where there is no GPU there is nothing to measure.
-Lesson 12 measures it.
+The copy and the products use two streams of one GPU. Without a GPU there is nothing to measure.
+Lesson 12 shows the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KINDS = ("pageable", "pinned")
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one kind of memory: the copy alone, products alone, both asked at once."""
+    """Seconds for one kind of memory: only the copy, only products, both together."""
 
     nbytes: int
     copy: float
@@ -28,42 +28,41 @@ class Times:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second of the copy alone."""
+        """The bytes per second of a copy without products."""
         return self.nbytes / self.copy
 
     @property
     def hidden(self) -> float:
-        """The share of the shorter of the two that runs under the longer: 0 one after the other,
-        1 wholly overlapped."""
+        """The share of the shorter task that overlaps the longer, from 0 to 1."""
         saved = self.copy + self.products - self.both
         return min(1.0, max(0.0, saved / min(self.copy, self.products)))
 
     def __str__(self) -> str:
         return (
-            f"copy alone {1e3 * self.copy:6.2f} ms ({self.bandwidth / 1e9:5.1f} GB/s), "
-            f"products alone {1e3 * self.products:6.2f} ms, both {1e3 * self.both:6.2f} ms: "
+            f"copy {1e3 * self.copy:6.2f} ms ({self.bandwidth / 1e9:5.1f} GB/s), "
+            f"products {1e3 * self.products:6.2f} ms, both at once {1e3 * self.both:6.2f} ms, "
             f"{100 * self.hidden:.0f} % hidden"
         )
 
 
 def at_once(host: Tensor, there: Tensor, copying: torch.cuda.Stream, products: Callable) -> None:
-    """Ask for the copy on a stream of its own, then for the products; join the two streams."""
+    """Issue the copy on a separate stream, then the products, and join the two streams."""
     computing = torch.cuda.current_stream(there.device)
-    copying.wait_stream(computing)  # what was asked of `there` before comes first
+    copying.wait_stream(computing)  # after earlier work on `there`
     with torch.cuda.stream(copying):
         there.copy_(host, non_blocking=True)  # asynchronous only if `host` is pinned
-    there.record_stream(copying)  # its memory is given to no other tensor before the copy ends
+    there.record_stream(copying)  # its memory is not reused before the copy ends
     products()  # neither reads `there` nor writes `host`
-    computing.wait_stream(copying)  # from here on `there` may be read
+    computing.wait_stream(copying)  # now `there` may be read
 
 
 def copy_times(
     device: torch.device, nbytes: int = 2**28, repeats: int = 5
 ) -> dict[str, Times] | None:
-    """The times of a copy of `nbytes` by kind of host memory; None without a GPU.
+    """Measure a copy of `nbytes` for each kind of host memory; return None without a GPU.
 
-    There are as many products as take about as long as the pinned copy. Each time is the least of
-    `repeats`; the clock is read when the GPU is done.
+    The number of products is chosen so that they take about as long as the pinned copy. Each time
+    is the minimum of `repeats` times, read when the GPU has finished.
     """
     if device.type != "cuda":
         return None
@@ -81,7 +80,7 @@ def copy_times(
             work()
             torch.cuda.synchronize(device)
             spent.append(time.perf_counter() - start)
-        return min(spent[1:])  # the first one also loads what the work needs
+        return min(spent[1:])  # the first run includes loading
 
     def products(count: int) -> None:
         for _ in range(count):
@@ -105,5 +104,5 @@ def copy_times(
 
 
 def as_long_as(seconds: float, each: float) -> int:
-    """How many pieces of work of `each` seconds take at least `seconds`; one or more."""
+    """Return the number of tasks of `each` seconds, one or more, that take at least `seconds`."""
     return max(1, math.ceil(seconds / each))

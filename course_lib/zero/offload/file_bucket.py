@@ -1,8 +1,8 @@
-"""A bucket whose numbers a file has, and how the optimizer finds them while they are in memory.
+"""A bucket whose values are in a file, and its connection to the optimizer while in memory.
 
-The bucket's parameters are outlines, without memory of their own, but for a block in which they
-show what was read; the states come and go with them. The one optimizer is lent the parts of one
-bucket at a time, and stays the user's: its groups, their rates and its schedulers. Lesson 12.
+The bucket's parameters are placeholders without memory, except in a block in which they hold the
+file's values. Only then do its states exist in memory. The user's optimizer, with its groups, rates
+and schedulers, is lent one bucket's parts at a time. Lesson 12.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from course_lib.zero.optimizer_parts import as_large, is_known
 from course_lib.zero.outside_changes import take_over
 from course_lib.zero.partition import BucketPiece
 
-IN_FILE = object()  # stands for a state whose numbers the file has
+IN_FILE = object()  # placeholder for a state whose values are in the file
 
 
 @dataclass
 class FileBucket:
-    """A bucket's file, and what stays in memory: its parts as outlines, their small states.
+    """A bucket's file, and its part in memory: placeholders of its parts, and small states.
 
-    `shard` is where an update's values go, None where units read them from the file; `shown` is
-    what the next update starts from, where the model may have been written to.
+    `shard` is the destination of an update's values, or None if units read them from the file.
+    `shown` has the values from which the next update starts, if the model may have been changed.
     """
 
     layout: FileLayout
     file: File
     own: Own
-    outline: Tensor  # (1,): all elements of a part that is not in memory
-    small: list[dict[str, object]] = field(default_factory=list)  # of each part
+    outline: Tensor  # (1,), expanded to a part that is not in memory
+    small: list[dict[str, object]] = field(default_factory=list)  # for each part
     shard: Tensor | None = None
     shown: Tensor | None = None
 
@@ -48,8 +48,8 @@ class FileBucket:
 
     @contextmanager
     def lent(self, memory: Tensor, state: MutableMapping, *, write: bool) -> Iterator[None]:
-        """A block in which the parts and their states, in an optimizer's `state`, lie in `memory`,
-        where the file was read; with `write`, what they have become is brought there."""
+        """Place the parts and their states (in an optimizer's `state`) in `memory`, where the file
+        was read. With `write`, their new values are copied there at the end."""
         values = self.layout.values(memory)
         try:
             for (piece, part), small in zip(self.own, self.small, strict=True):
@@ -71,7 +71,7 @@ class FileBucket:
                 part.data = self.outline.expand(part.numel())
 
     def _bring_back(self, memory: Tensor, state: MutableMapping) -> None:
-        """Values and states into `memory`, small states beside it, values to where they show."""
+        """Copy values and states to `memory`, keep small states, update shown values."""
         layout, values = self.layout, self.layout.values(memory)
         for number, (piece, part) in enumerate(self.own):
             _bring(part, piece.of(values))
@@ -88,7 +88,7 @@ class FileBucket:
             self.shard.copy_(values)
 
     def outlines(self) -> list[Mapping[str, object]]:
-        """The states of each part; those that the file has are on torch's meta device."""
+        """Return the states of each part; states in the file are on torch's meta device."""
         return [
             {
                 name: _without_numbers(piece.numel, self.layout.states[name]) if x is IN_FILE else x
@@ -102,7 +102,7 @@ class FileBucket:
 
 
 def in_memory(every: Sequence[FileBucket]) -> list[Tensor]:
-    """The states that are too small for a file."""
+    """Return the states that are too small for a file."""
     small = (x for kept in every for some in kept.small for x in some.values())
     return [x for x in small if isinstance(x, Tensor)]
 
@@ -112,26 +112,26 @@ def _without_numbers(numel: int, dtype: torch.dtype) -> Tensor:
 
 
 def _bring(x: Tensor, place: Tensor) -> None:
-    """Have x's numbers in `place`, where they are mostly already."""
+    """Copy x's values to `place`, unless they are there already."""
     if begins_at(x) != begins_at(place):
         place.copy_(x)
 
 
 def check_lendable(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that may count its own steps, or look at all parameters together."""
+    """Raise for an optimizer that may count its own steps or use all parameters together."""
     if not is_known(optimizer):
         raise ValueError(
-            f"offload to files lends {type(optimizer).__name__} one bucket of a step after another "
-            "and has to know its states, which is right for torch's own elementwise optimizers: "
-            "use SGD, Adam or AdamW, or offload='cpu'"
+            f"offload to files passes {type(optimizer).__name__} one bucket of a step after the "
+            "other and must know its states, which only works for torch's own elementwise "
+            "optimizers. Use SGD, Adam or AdamW, or offload='cpu'"
         )
 
 
 def lend(
     optimizer: Optimizer, parts: Container[nn.Parameter], *, first: bool = True, last: bool = True
 ) -> None:
-    """Step while the optimizer's groups hold these parts and no others; hooks that were laid on its
-    step run once, before the first and after the last bucket."""
+    """Step while the optimizer's groups hold only these parts. Hooks registered on its step run
+    once, before the first and after the last bucket."""
     every = [group["params"] for group in optimizer.param_groups]
     before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
     try:

@@ -1,7 +1,7 @@
-"""Where the numbers of a bucket lie in its file, and in the memory that they are read into.
+"""The layout of a bucket's values in its file, and in the memory into which they are read.
 
-First what the optimizer updates, then its states one after another, then the parameters in 16 bits
-where those live in files too: a step reads and writes one range. Lesson 12 counts it.
+The values that the optimizer updates are first, then its states, then the parameters in 16 bits if
+they are in files too, so a step reads and writes one range. Lesson 12 counts the bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from course_lib.zero.offload.files import aligned
 
 @dataclass(frozen=True)
 class FileLayout:
-    """`count` elements of `dtype`, as many of `half` if there is one, and of each state as many as
-    are trained. Every part begins at a multiple of 4096 bytes.
+    """`count` elements of `dtype`, as many of `half` if set, and each state of the trained
+    elements. Every part begins at a multiple of 4096 bytes.
 
-    `spans` says for each state which stretches of the shard have it, in order and from start to
-    stop; without it, all of them do. A frozen parameter has no state, and no room for one.
+    `spans` lists for each state the stretches of the shard that have it, in order, from start to
+    stop; by default, all elements do. A frozen parameter has no state and no room for one.
     """
 
     count: int
@@ -36,13 +36,13 @@ class FileLayout:
 
     @property
     def kept_bytes(self) -> int:
-        """What a step has to read: values and states."""
+        """The bytes that a step must read: values and states."""
         return self.values_bytes + sum(
             aligned(self.length(name) * dtype.itemsize) for name, dtype in self.states.items()
         )
 
     def length(self, name: str) -> int:
-        """How many elements have this state."""
+        """Count the elements that have this state."""
         return sum(stop - start for start, stop in self._spans(name))
 
     @property
@@ -51,7 +51,7 @@ class FileLayout:
 
     @property
     def nbytes(self) -> int:
-        """All of it, which a step writes."""
+        """The full size, which a step writes."""
         return self.kept_bytes + self.half_bytes
 
     def values(self, memory: Tensor) -> Tensor:
@@ -66,12 +66,12 @@ class FileLayout:
         raise KeyError(name)
 
     def state_of(self, memory: Tensor, name: str, start: int, stop: int) -> Tensor:
-        """A state of the shard's elements `start` to `stop`, which are one of its spans."""
+        """Return a state of the shard's elements `start` to `stop`, which are one of its spans."""
         before = sum(b - a for a, b in self._spans(name) if b <= start)
         return self.state(memory, name)[before : before + stop - start]
 
     def has(self, name: str, start: int, stop: int) -> bool:
-        """Whether these elements of the shard have this state in the file."""
+        """Return True if the file has this state for these elements of the shard."""
         if name not in self.states:
             return False
         return any(a <= start and stop <= b for a, b in self._spans(name))

@@ -1,7 +1,7 @@
-"""Files read and written past the page cache, in blocks, by a pool of threads.
+"""Files read and written without the page cache, in blocks, by a pool of threads.
 
-O_DIRECT where the file system has it; elsewhere the cache is emptied after every read and sync, so
-that nothing is ever served from memory. Lesson 12 counts the bytes.
+The files use O_DIRECT if the file system supports it. Otherwise their cached pages are dropped
+after every read and sync, so that no read is served from memory. Lesson 12 counts the bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from course_lib.memory import tier
 from course_lib.memory.formatting import this_rank
 from course_lib.meta import host_of
 
-ALIGN = 4096  # bytes: what O_DIRECT asks of addresses, offsets and lengths
+ALIGN = 4096  # bytes; O_DIRECT requires multiples for addresses, offsets and lengths
 BLOCK = 1 << 20
-LARGER = "The disk is full: free some of it, or name a folder on a larger one"
-ALLOWED = "Name a folder in which this user may write"
+LARGER = "The disk is full: free some space, or choose a folder on a larger one"
+ALLOWED = "Choose a folder in which this user may write"
 REMEDIES = {
     errno.ENOSPC: LARGER,
     errno.EDQUOT: LARGER,
-    errno.EFBIG: "A limit on the size of files stands in the way (ulimit -f): raise it",
+    errno.EFBIG: "The limit on the size of files is too low (ulimit -f): raise it",
     errno.EACCES: ALLOWED,
     errno.EPERM: ALLOWED,
     errno.EROFS: ALLOWED,
@@ -41,8 +41,8 @@ def aligned(nbytes: int) -> int:
 
 
 def buffer(nbytes: int, device: torch.device) -> Tensor:
-    """Bytes on the host of a rank that computes on `device`, pinned beside a GPU; their address is
-    one that O_DIRECT takes, and `ALIGN` more are held than are shown."""
+    """Return host bytes for a rank that computes on `device`, pinned if that is a GPU. Their
+    address suits O_DIRECT, for which `ALIGN` extra bytes are allocated."""
     pinned = device.type == "cuda"
     with tier("host"):
         whole = torch.empty(
@@ -54,7 +54,7 @@ def buffer(nbytes: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class File:
-    """A file of this rank. `direct`: opened past the page cache."""
+    """A file of this rank; `direct` means opened without the page cache."""
 
     path: Path
     fd: int
@@ -63,25 +63,25 @@ class File:
 
 
 class Pending:
-    """Reads or writes under way. `wait()` ends them and raises what went wrong first."""
+    """Reads or writes in progress. `wait()` completes them and raises their first error."""
 
     def __init__(self, futures: Iterable[Future]):
         self._futures = list(futures)
 
     def wait(self) -> None:
         futures, self._futures = self._futures, []
-        wait(futures)  # all of them, whatever fails: the memory is theirs until then
+        wait(futures)  # for all, even after a failure, because they use the memory
         for future in futures:
             future.result()
 
 
 class Files:
-    """Reads and writes with the standard library alone, a block for each call of a thread; offsets,
+    """Reads and writes with only the standard library, one block per call of a thread. Offsets,
     lengths and addresses are multiples of `ALIGN`."""
 
     def __init__(self, threads: int = 4, block: int = BLOCK):
         self.block = block
-        self.bytes_read = self.bytes_written = self.syncs = 0  # asked for
+        self.bytes_read = self.bytes_written = self.syncs = 0  # as requested
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="offload")
 
     def read(self, file: File, offset: int, into: Tensor) -> Pending:
@@ -119,9 +119,9 @@ class Files:
                 raise OSError(
                     errno.EIO,
                     f"{this_rank()}: {file.path} ended at byte {offset + done + count} in a read "
-                    f"of {offset} to {offset + len(memory)}; it was made {file.nbytes} bytes long "
-                    "and is shorter now. Another process has changed it: the states are lost. "
-                    "Begin again from a checkpoint, in a folder of your own",
+                    f"of {offset} to {offset + len(memory)}. It had {file.nbytes} bytes but is "
+                    "shorter now, so another process has changed it and the states are lost. "
+                    "Start again from a checkpoint, in a folder that only this run uses",
                 )
             done += count
         if not file.direct:
@@ -141,7 +141,7 @@ class Files:
 
 
 class CountedFiles(Files):
-    """Counts what it is asked for and does nothing: for a rank of shapes alone, in a dry run."""
+    """A counter of requested bytes that reads and writes nothing, for a dry run of shapes."""
 
     def _blocks(self, call: Callable, file: File, offset: int, data: Tensor) -> Pending:
         return Pending([])
@@ -152,15 +152,15 @@ class CountedFiles(Files):
 
 @contextmanager
 def named(doing: str, file: File, offset: int, nbytes: int) -> Iterator[None]:
-    """An OSError in here says what it was about."""
+    """Add the operation and a remedy to an OSError raised in the block."""
     try:
         yield
     except OSError as error:
-        remedy = REMEDIES.get(error.errno, "Look after the disk, or name a folder on another one")
+        remedy = REMEDIES.get(error.errno, "Check the disk, or choose a folder on a different one")
         raise OSError(
             error.errno,
             f"{this_rank()}: {doing} bytes {offset} to {offset + nbytes} of {file.path} "
-            f"failed: {error.strerror or error}. {remedy}",
+            f"failed ({error.strerror or error}). {remedy}",
         ) from error
 
 
@@ -169,35 +169,35 @@ def check_aligned(file: File, offset: int, data: Tensor) -> None:
     if crooked or data.dtype != torch.uint8 or offset + data.numel() > file.nbytes:
         raise ValueError(
             f"bytes {offset} to {offset + data.numel()} of {file.path}, which has {file.nbytes}: "
-            f"offset, length and address have to be multiples of {ALIGN}, within the file, in uint8"
+            f"offset, length and address must be multiples of {ALIGN}, within the file, in uint8"
         )
 
 
 def as_memory(data: Tensor) -> memoryview:
-    """A tensor's bytes for the system's calls."""
+    """Return a tensor's bytes for system calls."""
     return memoryview((ctypes.c_char * data.numel()).from_address(data.data_ptr())).cast("B")
 
 
 def forget(file: File, offset: int, nbytes: int) -> None:
-    """Empty the page cache of a part of a file, where the system can be asked to."""
+    """Empty the page cache for a part of a file, if the system supports it."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
 
 
 def make(path: Path, nbytes: int) -> File:
-    """A new file with all its bytes set aside, so that a full disk is met here and not later."""
+    """Create a file with all its bytes reserved, so that a full disk fails here, not later."""
     flags, direct = os.O_RDWR | os.O_CREAT | os.O_EXCL, True
     try:
         fd = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
         direct = hasattr(os, "O_DIRECT")
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system without O_DIRECT may have made it all same
+        if error.errno != errno.EINVAL:  # without O_DIRECT the file may still exist
             raise
         path.unlink(missing_ok=True)
         fd, direct = os.open(path, flags, 0o600), False
     file = File(path, fd, nbytes, direct)
     try:
-        with named("setting aside", file, 0, nbytes):
+        with named("reserving", file, 0, nbytes):
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, nbytes)
             else:

@@ -1,7 +1,7 @@
-"""The folder of the files: this run's alone, by a lock for each rank; removed at the end.
+"""The folder of the files: used only by this run, locked by each rank, emptied at the end.
 
-What another run left is named and not touched, unless it is asked for; foreign files never are.
-Lesson 12.
+Files of a different run are reported and kept, unless the user requests their removal. Foreign
+files are never removed. Lesson 12.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from course_lib.zero.offload.files import File, make
 from course_lib.zero.offload.shared_errors import together
 
 OURS = re.compile(r"zero-rank-(\d{5})(\.lock|-bucket-\d{4,}\.states)")
-BESIDE = {"lost+found"}  # what a disk's topmost folder holds by itself
+BESIDE = {"lost+found"}  # present in a disk's root folder
 
 
 class Unwritten:
-    """The files of one engine on one rank by their sizes: in a dry run none is made."""
+    """The files of one engine on one rank by size only, for a dry run that creates none."""
 
     def __init__(self, path: str | Path):
         self.path, self.rank = Path(path), dist.get_rank()
@@ -38,14 +38,14 @@ class Unwritten:
         self._charges: list[Charge] = []
 
     def make(self, bucket: int, nbytes: int) -> File:
-        """A file for a bucket, with its bytes set aside and counted in the tier disk."""
+        """Create a file for a bucket, with its bytes reserved and counted in the tier disk."""
         self._charges.append(charge("disk", nbytes, f"the file of bucket {bucket}"))
         name = f"zero-rank-{self.rank:05d}-bucket-{bucket:04d}.states"
         self.files.append(self._make(self.path / name, nbytes))
         return self.files[-1]
 
     def close(self) -> None:
-        """Give everything back; a second call does nothing."""
+        """Release everything; a second call does nothing."""
         self.files.clear()
         while self._charges:
             self._charges.pop().release()
@@ -55,14 +55,14 @@ class Unwritten:
 
 
 class Folder(Unwritten):
-    """The files of one engine on one rank. Made by all ranks together."""
+    """The files of one engine on one rank, created by all ranks together."""
 
     def __init__(self, path: str | Path, groups: Sequence[Group], *, take_over: bool = False):
         super().__init__(path)
-        self._own: list[tuple[int, Path]] = []  # what is open, and to be removed
+        self._own: list[tuple[int, Path]] = []  # open files, to be removed
         self._end = weakref.finalize(self, _remove, self._own, self._charges, os.getpid())
-        together(None, groups)  # an engine before this one is closed on every rank
-        # All look before any of them makes a file: nobody takes another rank for a stranger.
+        together(None, groups)  # earlier engines are closed on every rank
+        # All ranks check before any creates a file, so that they do not find each other's files.
         together(_tried(look, self.path, take_over), groups)
         if take_over:
             together(_tried(_clear, self.path), groups)
@@ -92,10 +92,10 @@ class Folder(Unwritten):
 
 
 def look(path: Path, take_over: bool) -> None:
-    """Raise if the folder is missing, foreign, another run's, or a run's that did not close."""
+    """Raise if the folder is missing, foreign, in use, or left by a run that did not close."""
     if not path.is_dir():
         kind, number = ("no folder", errno.ENOTDIR) if path.exists() else ("missing", errno.ENOENT)
-        raise OSError(number, f"the offload folder {path} is {kind}: make it, on the disk for it")
+        raise OSError(number, f"the offload folder {path} is {kind}: create it, on the disk for it")
     names = sorted(one.name for one in path.iterdir())
     ours = [name for name in names if OURS.fullmatch(name)]
     foreign = [name for name in names if name not in ours and name not in BESIDE]
@@ -103,34 +103,34 @@ def look(path: Path, take_over: bool) -> None:
         raise OSError(
             errno.ENOTEMPTY,
             f"the offload folder {path} holds {len(foreign)} files that are not an engine's "
-            f"({', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}), and they are left "
-            "alone: name a folder that holds nothing else",
+            f"({', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}), which are not "
+            "removed: choose a folder without other files",
         )
     owners = [owner(path / name) for name in ours if name.endswith(".lock")]
     alive = [who for who, living in owners if living]
     if alive:
         raise OSError(
             errno.EBUSY,
-            f"the offload folder {path} is in use by {' and '.join(alive[:2])}: every engine needs "
-            "a folder of its own; close that one, or name another",
+            f"the offload folder {path} is in use by {' and '.join(alive[:2])}, but every engine "
+            "needs a separate folder. Close that engine, or choose a different folder",
         )
     if ours and not take_over:
         who = f" ({owners[0][0]})" if owners else ""
         raise OSError(
             errno.EEXIST,
             f"the offload folder {path} holds {len(ours)} files of a run that did not close{who}. "
-            "Nothing can go on from them; to remove them and use the folder, pass "
+            "A run cannot continue from them. To remove them and use the folder, pass "
             "offload={…, 'take_over': True}",
         )
 
 
 def owner(lock: Path) -> tuple[str, bool]:
-    """Who made a lock, in words, and whether they hold it still."""
+    """Return the process that made a lock, in words, and True if it still holds the lock."""
     living = False
     try:
         with lock.open("rb") as file:
             try:
-                # Shared: several ranks may ask at once without taking each other for the owner.
+                # A shared lock, so that ranks that ask at once do not look like owners.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 living = True
@@ -155,11 +155,11 @@ def _tried(call, *arguments) -> Exception | None:
 
 
 def _remove(files: list[tuple[int, Path]], charges: list[Charge], pid: int) -> None:
-    """At close, at exit, or when the engine is gone; not in a process forked off meanwhile."""
+    """Remove the files at close, at exit or after the engine's end, but not in a forked process."""
     if os.getpid() != pid:
         return
     while files:
-        fd, path = files.pop()  # the lock was the first, and goes last
+        fd, path = files.pop()  # the lock, the first entry, is removed last
         with contextlib.suppress(OSError):
             path.unlink()
         with contextlib.suppress(OSError):

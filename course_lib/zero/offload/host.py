@@ -1,8 +1,8 @@
-"""Offload to the host: this rank's numbers, their gradients and the states live in host memory.
+"""Offload to the host: this rank's values, their gradients and the states are in host memory.
 
-Gradients are copied out under the backward, in pinned memory and on a stream of their own where
-there is a GPU; the update runs on the host; what it made is copied back. torch's allocator rounds
-each pinned block up to a power of two, which `held` and `estimate` do not count. Lesson 12.
+Gradients are copied during the backward pass, on a GPU through pinned memory and a separate stream.
+The update runs on the host, and its result is copied back. torch's allocator rounds each pinned
+block up to a power of two, which `held` and `estimate` do not count. Lesson 12.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from course_lib.zero.partition import IN_FLIGHT, BucketPiece
 
 
 def on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory of the tier host, pinned where a GPU is to copy from it and into it."""
+    """Allocate memory of the tier host, pinned if a GPU copies from and to it."""
     with tier("host"):
         pinned = device.type == "cuda"
         return torch.empty(numel, dtype=dtype, device=host_of(device), pin_memory=pinned)
@@ -31,7 +31,7 @@ def on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @contextmanager
 def updating() -> Iterator[None]:
-    """A block whose new tensors are the host's. Some releases of torch make a count of steps on the
+    """Create the block's new tensors on the host. Some releases of torch create step counts on the
     default device, which a user may have set to a GPU."""
     place = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
     with tier("host"), place:
@@ -39,12 +39,12 @@ def updating() -> Iterator[None]:
 
 
 def real(pieces: Sequence[BucketPiece]) -> int:
-    """How many numbers of a shard are parameters: they lie end to end, and padding after them."""
+    """Count the elements of a shard that belong to parameters, without its padding."""
     return pieces[-1].at + pieces[-1].numel if pieces else 0
 
 
 class Incoming:
-    """Sums of gradients on their way to the host, `IN_FLIGHT` of them at most."""
+    """Sums of gradients on their way to the host, at most `IN_FLIGHT` at once."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -52,7 +52,7 @@ class Incoming:
         self._under_way: deque[tuple[Own, Tensor, torch.cuda.Event | None]] = deque()
 
     def take(self, own_parts: Own, result: Tensor) -> None:
-        """Send what a shard's parameters get of `result` to the host; do not wait for it."""
+        """Send the values for a shard's parameters from `result` to the host, without waiting."""
         count = real([piece for piece, _ in own_parts])
         if not count:
             return
@@ -63,14 +63,14 @@ class Incoming:
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self.stream):
                 host.copy_(result[:count], non_blocking=True)
-            result.record_stream(self.stream)  # its memory is not handed out before the copy
+            result.record_stream(self.stream)  # its memory is not reused before the copy
             event = self.stream.record_event()
         self._under_way.append((own_parts, host, event))
         while len(self._under_way) > (IN_FLIGHT if self.stream is not None else 0):
             self._land()
 
     def land(self) -> None:
-        """Wait for all of them."""
+        """Wait until all sums have arrived, and add them to the gradients."""
         while self._under_way:
             self._land()
 
@@ -85,8 +85,8 @@ class Incoming:
 
 
 class AwayHome(Home):
-    """What homes off the device share: gradients come in beside the backward, and shards that were
-    not written to since the last update are known."""
+    """A home off the device: gradients arrive during the backward pass, and shards that have not
+    changed since the last update are recognized."""
 
     def __init__(self, device: torch.device, *, master: bool, parameters: str | None):
         self.device, self.master, self.parameters = device, master, parameters
@@ -114,8 +114,8 @@ class AwayHome(Home):
 
 
 class HostHome(AwayHome):
-    """The parts of this rank on the host. `copied`: they are copies of a shard that lies on the
-    device, or in 16 bits on the host, and not that shard's own memory."""
+    """This rank's parts on the host. With `copied` they are copies of a shard that is on the
+    device, or in 16 bits on the host; otherwise they are that shard's memory."""
 
     def __init__(self, device: torch.device, *, master: bool, parameters: str | None = None):
         super().__init__(device, master=master, parameters=parameters)
@@ -126,7 +126,7 @@ class HostHome(AwayHome):
     def keep(
         self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
-        """What the optimizer is to update of the shard of bucket i."""
+        """Return the parameters for the optimizer from the shard of bucket i."""
         if not self.copied:
             return [nn.Parameter(piece.of(shard)) for piece in pieces]
         dtype = torch.float32 if self.master else shard.dtype
@@ -135,7 +135,7 @@ class HostHome(AwayHome):
         return [nn.Parameter(piece.of(flat)) for piece in pieces]
 
     def follow(self, own_parts: Sequence[Own], shards: Sequence[Tensor]) -> None:
-        """Copies take over what was written to the shards, of which only these come down."""
+        """Copy changes of the shards to the optimizer's copies; only changed shards are copied."""
         if self.copied:
             self._followed = shards
             changed = self._untouched.changed(shards)
@@ -144,14 +144,14 @@ class HostHome(AwayHome):
             take_over((part, piece.of(shard)) for parts, shard in written for piece, part in parts)
 
     def step(self, optimizer: Optimizer) -> None:
-        """Update on the host; the shards' gather brings it to where it is used."""
-        if self._copies_back is not None:  # the last step's, which read what is now overwritten
+        """Update on the host; the `gather` of the shards then copies the result to the device."""
+        if self._copies_back is not None:  # the last step's copies read this memory
             self._copies_back.synchronize()
         with updating():
             optimizer.step()
 
     def updated(self) -> None:
-        """The copies back to the device have begun: the next update waits for them."""
+        """Record the copies back to the device, for which the next update waits."""
         if self.incoming.stream is not None:
             self._copies_back = torch.cuda.current_stream(self.device).record_event()
         super().updated()
@@ -159,13 +159,13 @@ class HostHome(AwayHome):
     def at_hand(
         self, i: int, own_parts: Own, optimizer: Optimizer, *, write: bool = False
     ) -> AbstractContextManager:
-        if write and self.incoming.stream is not None:  # copies to the device read what is here
+        if write and self.incoming.stream is not None:  # copies to the device read this memory
             torch.cuda.current_stream(self.device).synchronize()
         return nullcontext()
 
 
 class HostStore:
-    """A unit's shard, on the host between uses."""
+    """The store of a unit's shard on the host between uses."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -177,27 +177,27 @@ class HostStore:
         return shard
 
     def fetch(self) -> None:
-        """Nothing to read ahead: it lies in memory."""
+        """Do nothing, because the shard is in memory already."""
 
     def drop(self) -> None:
-        """Nothing was read ahead."""
+        """Do nothing, because nothing was read ahead."""
 
     def without_files(self, shard: Tensor) -> tuple[Tensor, HostStore]:
-        """It lies in memory already."""
+        """Return the shard, which is in memory already."""
         return shard, self
 
     def on_device(self, shard: Tensor) -> Tensor:
-        """A copy where the rank computes, which the gather sends and then lets go."""
+        """Copy the shard to the rank's device, from where the gather sends and frees it."""
         there = torch.empty(shard.numel(), dtype=shard.dtype, device=self.device)
         return there.copy_(shard, non_blocking=True)
 
 
 class LentHome(OnDevice):
-    """Offload of the parameters alone: shards wait on the host, and what the optimizer updates is a
-    copy on the device, in float32 for a model in 16 bits; so a model in float32 gains nothing."""
+    """Offload of only the parameters: shards stay on the host, and the optimizer updates a copy on
+    the device, in float32 for a model in 16 bits. A model in float32 therefore gains nothing."""
 
     def __init__(self, device: torch.device, *, master: bool):
-        super().__init__(master=True)  # a copy in any case
+        super().__init__(master=True)  # always a copy
         self.device, self.wide = device, torch.float32 if master else None
 
     def store(self) -> HostStore:

@@ -1,7 +1,7 @@
-"""Offload to files: what a rank updates, and the states of it, bucket by bucket through memory.
+"""Offload to files: a rank's parameters and states pass through memory bucket by bucket.
 
-While one bucket steps the next is read and the one before is written, in three sets of memory; a
-step counts as done when the files are synced. Lesson 12 derives it.
+While one bucket is updated, the next is read and the previous one written, in three sets of memory.
+A step is complete when the files are synced. Lesson 12 derives it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from course_lib.zero.partition import BucketPiece
 
 
 class FileHome(AwayHome):
-    """The parts of this rank in files; `parameters` says where the units' shards are."""
+    """The parts of this rank in files; `parameters` is the place of the units' shards."""
 
-    copied = False  # a step brings each bucket to its shard by itself
+    copied = False  # a step itself copies each bucket to its shard
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class FileHome(AwayHome):
         *,
         master: bool,
     ):
-        if optimizer is not None:  # without one, weights that nobody updates
+        if optimizer is not None:  # without one, weights are never updated
             check_lendable(optimizer)
         super().__init__(device, master=master, parameters=plan.parameters)
         self.groups = list(groups)
         param_groups = optimizer.param_groups if optimizer is not None else []
         self.group_of = {p: group for group in param_groups for p in group["params"]}
-        if device.type == "meta":  # there are no numbers to put into files
+        if device.type == "meta":  # there are no values to put into files
             self.io, self.folder = CountedFiles(), Unwritten(plan.folder)
         else:
             self.folder = Folder(plan.folder, groups, take_over=plan.take_over)
@@ -62,15 +62,15 @@ class FileHome(AwayHome):
         self._states: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
         self._outlines: dict[torch.dtype, Tensor] = {}
         self._sets: list[Tensor] = []
-        self._done = 0  # buckets, in this update
+        self._done = 0  # buckets in this update
 
     @property
     def set_bytes(self) -> int:
-        """The largest bucket's file: what one of the sets has to hold."""
+        """The size of the largest bucket's file, which each set must hold."""
         return max((one.layout.nbytes for one in self.kept.values()), default=0)
 
     def memory(self) -> list[Tensor]:
-        """The memory that files go through, and the states that are too small for a file."""
+        """Return the memory for file transfers, and the states that are too small for a file."""
         return [*self._sets, *self.reads.memory(), *in_memory(self.kept.values())]
 
     @property
@@ -85,9 +85,9 @@ class FileHome(AwayHome):
         except Exception as met:
             error = met
         how_far = (
-            f". {self._done} of this rank's {len(self.kept)} buckets were updated before: the step "
-            "is neither done nor undone, and no weight was sent to another rank. This engine "
-            "refuses to go on; begin again from the last checkpoint"
+            f". {self._done} of this rank's {len(self.kept)} buckets had been updated, so the step "
+            "is incomplete, and no weight was sent to a different rank. This engine cannot "
+            "continue; start again from the last checkpoint"
         )
         together(error, self.groups, how_far if update else "")
 
@@ -99,7 +99,7 @@ class FileHome(AwayHome):
     def keep(
         self, i: int, pieces: Sequence[BucketPiece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
-        """Put what the optimizer is to update of bucket i into a file; outlines stand for it."""
+        """Write bucket i's values for the optimizer to a file, and return placeholders."""
         dtype = torch.float32 if self.master else shard.dtype
         if not pieces:
             return []
@@ -126,7 +126,7 @@ class FileHome(AwayHome):
     def _layout(
         self, pieces: Sequence[BucketPiece], dtype: torch.dtype, half: torch.dtype | None
     ) -> FileLayout:
-        """The layout of a bucket's file, with room for the states of what is trained."""
+        """Return the layout of a bucket's file, with room for the states of trained elements."""
         states: dict[str, torch.dtype] = {}
         spans: dict[str, list[tuple[int, int]]] = {}
         for piece in pieces:
@@ -137,15 +137,15 @@ class FileHome(AwayHome):
         return FileLayout(real(pieces), dtype, states, half, spans)
 
     def ready(self) -> None:
-        """All buckets have their files, on all ranks; or none has, and all of them say why."""
+        """Confirm that all buckets have their files on all ranks; otherwise raise on all."""
         try:
-            together(self._error, self.groups, ". The engine was not made, and its files are gone")
+            together(self._error, self.groups, ". No engine was made, and its files were removed")
         except OSError:
             self.close()
             raise
 
     def _write(self, kept: FileBucket, shard: Tensor) -> None:
-        """A shard's numbers into the file, beside whatever states are there."""
+        """Write a shard's values to the file, without changing its states."""
         layout = kept.layout
         memory = buffer(layout.values_bytes + layout.half_bytes, host_of(self.device))
         small = FileLayout(layout.count, layout.dtype, {}, layout.half)
@@ -162,7 +162,7 @@ class FileHome(AwayHome):
 
     def _states_of(self, piece: BucketPiece, dtype: torch.dtype) -> dict[str, torch.dtype]:
         group = self.group_of.get(piece.slot.parameter)
-        if group is None or not piece.slot.parameter.requires_grad:  # frozen: never updated
+        if group is None or not piece.slot.parameter.requires_grad:  # frozen, so never updated
             return {}
         if (id(group), dtype) not in self._states:
             with tier("host"):
@@ -170,34 +170,34 @@ class FileHome(AwayHome):
         return self._states[id(group), dtype]
 
     def _outline(self, dtype: torch.dtype) -> Tensor:
-        """(1,): what parts take their gradients in by its shape, while their file has them."""
+        """Return one element, to be expanded to a part's shape while its values are in a file."""
         if dtype not in self._outlines:
             self._outlines[dtype] = on_host(1, dtype, host_of(self.device)).zero_()
         return self._outlines[dtype]
 
     @torch.no_grad()
     def take_in(self, optimizer: Optimizer) -> None:
-        """States that the optimizer has made before its first step go to the files."""
+        """Write to the files any states that the optimizer has before its first step."""
         with self.together():
             for i, kept in self.kept.items():
                 if any(part in optimizer.state for _, part in kept.own):
                     with self.at_hand(i, kept.own, optimizer, write=True):
-                        """They are taken in at the end."""
+                        """The states are saved at the end."""
 
     # ---- a step
     def follow(self, own_parts: Sequence[Own], shards: Sequence[Tensor]) -> None:
-        """A bucket takes over what was written when it is next in memory, without another pass."""
+        """Note changed shards, which a bucket copies when it is next in memory anyway."""
         self._followed = shards
         for i, changed in enumerate(self._untouched.changed(shards)):
             if changed and i in self.kept:
                 self.kept[i].shown = shards[i][: self.kept[i].layout.count]
 
     def step(self, optimizer: Optimizer) -> None:
-        """Update bucket by bucket, each lent to the optimizer while it is in memory."""
+        """Update bucket by bucket; each bucket is lent to the optimizer while it is in memory."""
         self.reads.drop()
         todo = [i for i, kept in self.kept.items() if any(p.grad is not None for _, p in kept.own)]
         if not todo:
-            optimizer.step()  # which has nothing to do; who counts its calls still sees one
+            optimizer.step()  # it updates nothing, but its calls are counted correctly
             return
 
         def update(i: int, memory: Tensor) -> None:
@@ -209,15 +209,15 @@ class FileHome(AwayHome):
         through_memory(self.io, self.kept, todo, self._memory(), update)
 
     def _memory(self) -> list[Tensor]:
-        """The sets of memory that buckets go through."""
+        """Return the sets of memory for buckets."""
         if not self._sets:
             count = min(SETS, len(self.kept))
             self._sets = [buffer(self.set_bytes, self.device) for _ in range(count)]
         return self._sets
 
-    # ---- from outside
+    # ---- changes from outside
     def rewritten(self, i: int, own_parts: Own, shard: Tensor) -> None:
-        """A shard was changed: the file takes over what differs."""
+        """Copy the differences of a changed shard to the file."""
         if i not in self.kept:
             return
         kept = self.kept[i]
@@ -235,7 +235,7 @@ class FileHome(AwayHome):
         self, i: int, own_parts: Own, optimizer: Optimizer, *, write: bool = False
     ) -> Iterator[None]:
         kept = self.kept.get(i)
-        if kept is None:  # padding alone
+        if kept is None:  # only padding
             yield
             return
         memory = self._memory()[0]
@@ -243,12 +243,12 @@ class FileHome(AwayHome):
         with kept.lent(memory, optimizer.state, write=write):
             yield
         if write:
-            self.reads.drop()  # what was read ahead is old
+            self.reads.drop()  # data read ahead is outdated
             self.io.write(kept.file, 0, memory[: kept.layout.nbytes]).wait()
             self.io.sync([kept.file]).wait()
 
     def close(self) -> None:
-        """End the threads and remove the files."""
+        """Stop the threads and remove the files."""
         super().close()
         self.reads.closed = True
         self.io.close()

@@ -1,7 +1,7 @@
-"""Buckets go from their files through memory and back: one is read, one worked on, one written.
+"""A pipeline of buckets from their files through memory and back: read, update, write.
 
-However many there are, three sets of memory carry them; the disk is busy while the rank computes.
-Lesson 12 draws it.
+Three sets of memory are enough for any number of buckets, and the disk is busy while the rank
+computes. Lesson 12 draws it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def through_memory(
     sets: Sequence[Tensor],
     work: Callable[[int, Tensor], None],
 ) -> None:
-    """Call `work(i, memory)` for every bucket to do, and sync what it has made of the memory.
+    """Call `work(i, memory)` for every bucket in `todo`, and sync the results to the files.
 
-    An error in here comes when nothing is under way any more: the memory is then nobody's.
+    An error is raised only when no transfer is in progress any more, so that the memory is free.
     """
     free, ahead = deque(sets), deque(todo)
     coming: deque[tuple[int, Tensor, Pending]] = deque()
@@ -58,5 +58,5 @@ def through_memory(
         io.sync([kept[i].file for i in todo]).wait()
     finally:
         for *_, pending in [*coming, *leaving]:
-            with contextlib.suppress(OSError):  # what went wrong first is being raised
+            with contextlib.suppress(OSError):  # the first error is being raised
                 pending.wait()

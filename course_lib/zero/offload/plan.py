@@ -1,7 +1,7 @@
-"""What goes where: the optimizer's part of a rank and its parameters, on the host or in files.
+"""The plan of an offload: a rank's optimizer states and parameters on the host or in files.
 
-What does not go together is refused here, before anything is made. Lesson 12 walks the ladder of
-remedies with it.
+Unsupported combinations raise an error here, before anything is created. Lesson 12 compares the
+combinations.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ PLACES = {"cpu": "the host", "nvme": "files"}
 
 @dataclass(frozen=True)
 class OffloadPlan:
-    """`optimizer`: where the optimizer's states live, with the numbers that it updates and their
-    gradients, at stages 1 to 3; `parameters`: where the shards of the parameters wait between uses,
-    at stage 3, on the host by themselves too. (DeepSpeed has files with stage 3 alone.)"""
+    """The places of offloaded tensors. `optimizer` is for the optimizer's states, the values that
+    it updates and their gradients, at stages 1 to 3. `parameters` is for parameter shards between
+    uses, at stage 3; without `optimizer`, only "cpu" works. DeepSpeed has files only at stage 3."""
 
     optimizer: str | None
     parameters: str | None = None
     folder: Path | None = None
-    take_over: bool = False  # remove what a run that did not close has left in the folder
+    take_over: bool = False  # remove files of a run that did not close
     io: Files | str = "threads"  # or an object like files.Files
 
     @classmethod
     def named(cls, offload: str | Mapping | OffloadPlan | None, stage: int) -> OffloadPlan | None:
-        """The plan behind an engine's `offload=`, or a refusal."""
+        """Return the plan for an engine's `offload=`, or raise."""
         if offload is None:
             return None
         if isinstance(offload, str):
@@ -40,12 +40,12 @@ class OffloadPlan:
             strange = [str(key) for key in offload if key not in known]
             if strange:
                 raise ValueError(
-                    f"offload= knows no {', '.join(strange)}; it takes {', '.join(known)}"
+                    f"offload= has no option {', '.join(strange)}; it takes {', '.join(known)}"
                 )
             offload = cls(**{"optimizer": None, **offload})
         if not isinstance(offload, cls):
             raise TypeError(
-                f"offload={offload!r} is a {type(offload).__name__}; it takes 'cpu', or a dict "
+                f"offload={offload!r} is a {type(offload).__name__}, but must be 'cpu', or a dict "
                 "such as {'optimizer': 'nvme', 'parameters': 'cpu', 'folder': PATH}"
             )
         offload._check(stage)
@@ -64,27 +64,27 @@ class OffloadPlan:
             raise ValueError(f"offload: io={self.io!r} is neither 'threads' nor a files.Files")
         if stage == 0:
             raise ValueError(
-                "offload does not go with stage 0: every rank would move all states of the whole "
-                "model, and all ranks the same ones. Use stage 1, 2 or 3"
+                "offload cannot be used with stage 0, because every rank would move the same "
+                "states of the full model. Use stage 1, 2 or 3"
             )
         if self.parameters is not None and stage != 3:
             raise ValueError(
-                f"offload: parameters={self.parameters!r} is of stage 3, and this is stage "
-                f"{stage}, where every rank keeps the whole model at hand for its forward"
+                f"offload: parameters={self.parameters!r} is only for stage 3, but this is stage "
+                f"{stage}, where every rank keeps the full model for its forward pass"
             )
         if self.parameters == "nvme" and self.optimizer != "nvme":
             place = PLACES.get(self.optimizer, "the device")
             raise ValueError(
-                f"offload: parameters='nvme' with the optimizer's states on {place}: "
-                "states are used once a step and parameters in every forward and backward, so "
-                "what goes to files first are the states; add optimizer='nvme'"
+                f"offload: parameters='nvme' with the optimizer's states on {place}. Move states "
+                "to files first, because a step uses them once but parameters in every forward and "
+                "backward pass; add optimizer='nvme'"
             )
         if self.optimizer is None and self.parameters is None:
-            raise ValueError("offload names nothing to move: optimizer='cpu' is the first step")
+            raise ValueError("offload names nothing to move; begin with optimizer='cpu'")
         if self.in_files and not isinstance(self.folder, (str, os.PathLike)):
             raise ValueError(
-                "offload to files needs a folder on the disk that shall hold them: "
+                "offload to files needs a folder on the disk that will hold them: "
                 "{'optimizer': 'nvme', 'folder': PATH}"
             )
         if not self.in_files and (self.folder is not None or self.take_over):
-            raise ValueError("offload: a folder was named, and nothing goes to files ('nvme')")
+            raise ValueError("offload: a folder was named, but nothing goes to files ('nvme')")

@@ -1,7 +1,6 @@
-"""What goes wrong with one rank's files is every rank's error, at once and with the cause.
+"""Errors with one rank's files, which are raised on every rank, at once and with the cause.
 
-A rank that raised for itself would leave the others waiting in a message that never comes. Lesson
-12.
+If only one rank raised, the others would wait for a message that never arrives. Lesson 12.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from course_lib.memory.formatting import this_rank
 
 
 class OffloadError(OSError):
-    """Files that an engine cannot use, or can no longer use; the same on every rank."""
+    """The error for files that an engine cannot use, or can no longer use, on every rank."""
 
 
 def together(error: Exception | None, groups: Sequence[Group], more: str = "") -> None:
-    """Raise on every rank what any of them has met; all of them have to call this."""
+    """Raise an error on every rank if any rank passes one; all ranks must call this."""
     flag = torch.tensor(float(error is not None), device=device_of(*groups))
     with labelled("scalars"):
         for group in groups:
@@ -31,7 +30,7 @@ def together(error: Exception | None, groups: Sequence[Group], more: str = "") -
     report = None if error is None else (getattr(error, "errno", None), _in_words(error))
     reports = [report for _, report in who_says(report, groups)]
     words = "; ".join(dict.fromkeys(text for _, text in reports[:3]))
-    others = f"; and on {len(reports) - 3} ranks more" if len(reports) > 3 else ""
+    others = f"; and on {len(reports) - 3} more ranks" if len(reports) > 3 else ""
     raise OffloadError(reports[0][0], f"{words}{others}{more}") from error
 
 

@@ -1,6 +1,6 @@
-"""A unit's shard in a file: read ahead while the units before it are in use, then let go.
+"""A unit's shard in a file: read ahead during the units before it, and dropped after use.
 
-Two are under way at most. A rank whose shard holds padding alone reads nothing. Lesson 12.
+At most two shards are read ahead. A rank whose shard is only padding reads nothing. Lesson 12.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from course_lib.meta import host_of
 from course_lib.zero.offload.files import File, Files, Pending, buffer
 from course_lib.zero.offload.host import HostStore
 
-AHEAD = 2  # shards that are read, or have been and wait for their use
+AHEAD = 2  # shards that are being read or wait for their use
 
 
 class FilePlace(NamedTuple):
-    """Where a shard's numbers lie."""
+    """The place of a shard's values in a file."""
 
     file: File
     offset: int
@@ -28,7 +28,7 @@ class FilePlace(NamedTuple):
 
 
 class Reads:
-    """The memory that shards are read into: `AHEAD` times the largest."""
+    """The memory into which shards are read: `AHEAD` times the largest shard."""
 
     def __init__(self, io: Files, device: torch.device):
         self.io, self.device = io, device
@@ -37,27 +37,27 @@ class Reads:
         self.closed = False
 
     def free(self) -> Tensor | None:
-        """A buffer that nobody uses, if there is one."""
+        """Return an unused buffer, if there is one."""
         if self._free is None:
             largest = max(one.place.nbytes for one in self.stores if one.place is not None)
             self._free = [buffer(largest, self.device) for _ in range(AHEAD)]
         return self._free.pop() if self._free else None
 
     def memory(self) -> list[Tensor]:
-        """All of it that is not with a store right now."""
+        """Return all buffers that no store is using at the moment."""
         return list(self._free or [])
 
     def give_back(self, memory: Tensor) -> None:
         self._free.append(memory)
 
     def drop(self) -> None:
-        """Forget all that was read ahead: it may be about to change."""
+        """Drop all data read ahead, because the files may be about to change."""
         for store in self.stores:
             store.drop()
 
 
 class FileStore:
-    """The shard of one unit, in a file between uses. `place` is None where it is padding alone."""
+    """The shard of one unit, in a file between uses; `place` is None for a shard of padding."""
 
     def __init__(self, reads: Reads):
         self.reads, self.place = reads, None
@@ -66,13 +66,13 @@ class FileStore:
         reads.stores.append(self)
 
     def begin(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Memory for the time until the unit is filled."""
+        """Return host memory for the shard until the unit is filled."""
         self.numel, self.dtype = numel, dtype
         with tier("host"):
             return torch.zeros(numel, dtype=dtype, device=host_of(self.reads.device))
 
     def settled(self, shard: Tensor) -> Tensor:
-        """It lies in the file: in memory nothing is left of it."""
+        """Return an empty tensor, because the shard is in the file."""
         return torch.empty(0, dtype=self.dtype, device=self.reads.device)
 
     def fetch(self) -> None:
@@ -90,13 +90,13 @@ class FileStore:
         self._coming = memory, self.reads.io.read(self.place.file, self.place.offset, part)
 
     def on_device(self, shard: Tensor) -> Tensor:
-        """The shard where the rank computes, to be sent and let go."""
+        """Return the shard on the rank's device, to be sent and freed."""
         there = torch.zeros(self.numel, dtype=self.dtype, device=self.reads.device)
         if self.place is None:
             return there
         if self._coming is None:
             memory = self.reads.free()
-            if memory is None:  # read ahead for others, which were not used
+            if memory is None:  # other shards were read ahead but not used
                 self.reads.drop()
                 memory = self.reads.free()
             self._read(memory)
@@ -111,13 +111,13 @@ class FileStore:
         return there
 
     def without_files(self, shard: Tensor) -> tuple[Tensor, HostStore]:
-        """The shard in the host's memory, for the time after the files."""
+        """Return the shard in the host's memory, for use without the files."""
         store, numbers = HostStore(self.reads.device), self.on_device(shard)
         there = store.begin(self.numel, self.dtype)
         return there.copy_(numbers), store
 
     def drop(self) -> None:
-        """Forget what was read ahead."""
+        """Drop the data read ahead."""
         if self._coming is not None:
             memory, pending = self._coming
             self._coming = None

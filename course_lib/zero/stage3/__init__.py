@@ -1,5 +1,5 @@
-"""ZeRO-3: parameters cut as well, gathered unit by unit. In the order of reading:
-branch_guard, unit_choice, units, prefetch, hooks, options, unit_shards, gradients.
+"""ZeRO-3: parameters are sharded as well and gathered unit by unit. Reading order: branch_guard,
+unit_choice, units, prefetch, hooks, options, unit_shards, gradients.
 """
 
 from course_lib.zero.stage3.gradients import UnitGradients

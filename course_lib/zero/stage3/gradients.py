@@ -1,6 +1,6 @@
-"""Stage 2's gradients in buckets that are units: one is freed when its gradients have left.
+"""Stage 2's gradients with units as buckets; a unit is freed when its gradients are sent.
 
-A backward ends with all units freed, whatever has become of it. Lesson 11 derives it.
+All units are freed at the end of a backward pass, even after an error. Lesson 11 derives it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.zero.stage3.unit_shards import UnitShards
 
 
 class UnitGradients(ShardGradients):
-    """Stage 2's gradients, in buckets that are units; one is freed once its gradient has left."""
+    """Gradients of stage 2 with units as buckets; a unit is freed when its gradient is sent."""
 
     shards: UnitShards
 
@@ -38,7 +38,7 @@ class UnitGradients(ShardGradients):
         there = super().expect(loss)
         for unit in self.shards.units:
             trained = [slot.parameter for slot in unit.bucket.slots if slot.parameter.requires_grad]
-            if not there.issuperset(trained):  # a backward may read it all the same: to the end
+            if not there.issuperset(trained):  # a backward may still read it, so keep it to the end
                 unit.uses += 1
         return there
 
@@ -64,6 +64,6 @@ class UnitGradients(ShardGradients):
         self.shards.together.compare(most)
 
     def _free(self) -> None:
-        for unit in self.shards.units:  # those without a gradient, and those asked for in vain
+        for unit in self.shards.units:  # also units without a gradient or gathered in vain
             unit.forget()
             unit.free()

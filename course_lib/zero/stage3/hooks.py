@@ -1,9 +1,9 @@
-"""When a unit is needed: before its module's forward, and before its backward.
+"""The hooks that gather a unit before its module's forward pass and before its backward pass.
 
-A parameter that a module of another unit uses too, such as a tied head's, is brought for that one
-as well. A trained weight has been read for the last time when its gradient is there. A frozen one
-has none: its unit stays whole until the gradient has reached all that the module was given. Lesson
-11 derives it.
+A parameter that a module of a different unit also uses, such as a tied head's, is gathered for that
+module too. A trained weight is no longer needed when its gradient has arrived. A frozen weight gets
+no gradient, so its unit stays gathered until all inputs of the module have their gradients.
+Lesson 11 derives it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from course_lib.zero.stage3.prefetch import Order
 from course_lib.zero.stage3.units import Unit
 
 PLAIN = (Tensor, int, float, complex, str, bytes, torch.dtype, torch.device)
-UNREAD = (nn.Embedding, VocabularyParallelEmbedding)  # their backward looks at no weight
+UNREAD = (nn.Embedding, VocabularyParallelEmbedding)  # their backward reads no weight
 
 
 class Hooks:
-    """The calls that gather and free, laid on the modules of the units."""
+    """The hooks that gather and free, registered on the modules of the units."""
 
     def __init__(self, model: nn.Module, units: Sequence[Unit], order: Order, *, keep: int = 0):
         self.units, self.order, self.keep = list(units), order, keep
-        self.leaves_views = True  # what an evaluation has put aside of the weights stays as it is
-        self._uses: dict[nn.Module, list[Use]] = {}  # of calls that have not come back
-        # torch.compile leaves these calls out: it would trace messages, and memory that comes and
-        # goes, into its graphs. A unit's own forward is compiled.
+        self.leaves_views = True  # views of weights that an evaluation has saved stay valid
+        self._uses: dict[nn.Module, list[Use]] = {}  # of calls that have not returned
+        # torch.compile leaves these hooks out, because it would trace messages and changing memory
+        # into its graphs. A unit's own forward is compiled.
         plain = torch.compiler.disable
         self._hooks = [model.register_forward_pre_hook(plain(self._begin(model)))]
         for module, needs in users(model, units).items():
@@ -45,13 +45,13 @@ class Hooks:
         def begin(module: nn.Module, inputs: tuple) -> None:
             if module is model and not in_backward():
                 self.order.begin()
-                self._uses.clear()  # of one that broke off
+                self._uses.clear()  # of a forward that failed
 
         return begin
 
     def _before(self, own: nn.Module, needs: list[Unit]):
         def before(module: nn.Module, inputs: tuple, named: dict) -> None:
-            if module is not own:  # a deep copy has the hooks too, and weights of its own
+            if module is not own:  # a deep copy shares the hooks, but not the weights
                 return
             if not in_backward():
                 given = (inputs, named) if torch.is_grad_enabled() else ()
@@ -69,7 +69,7 @@ class Hooks:
 
     def _after(self, own: nn.Module, needs: list[Unit]):
         def after(module: nn.Module, inputs: tuple, output: object) -> object:
-            # Run again for the backward, which follows at once; or a deep copy.
+            # A recomputation, whose backward follows at once, or a deep copy.
             if in_backward() or module is not own:
                 return output
             use = self._uses[module].pop()
@@ -77,7 +77,7 @@ class Hooks:
             tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
             for x in tensors:
                 x.register_hook(self._before_backward(module, needs, use, readers_of(x)))
-            # What a backward will ask of an object that hides its tensors, nobody is told.
+            # For an object that hides its tensors, the needs of its backward are unknown.
             hidden = torch.is_grad_enabled() and not all(map(shows, tree_leaves(output)))
             if torch.is_grad_enabled() and not (tensors or hidden):
                 self.order.ends_gradient(use.places)
@@ -107,7 +107,7 @@ class Hooks:
         return before
 
     def _fits(self, unit: Unit) -> bool:
-        """Whether it may stay whole until its backward."""
+        """Return True if the unit may stay gathered until its backward pass."""
         others = sum(u.nbytes for u in self.units if u.whole and not u.persistent and u is not unit)
         return others + unit.nbytes <= self.keep
 
@@ -117,8 +117,8 @@ class Hooks:
 
 
 def users(model: nn.Module, units: Sequence[Unit]) -> dict[nn.Module, list[Unit]]:
-    """The modules before whose forward units have to come, with those units: each unit's own
-    module, and every module elsewhere that has one of its parameters."""
+    """Return the modules whose forward needs units, with those units: each unit's own module, and
+    every other module that has one of its parameters."""
     by_module: dict[nn.Module, list[Unit]] = {}
     for unit in units:
         mine = {slot.parameter for slot in unit.bucket.slots}
@@ -131,9 +131,7 @@ def users(model: nn.Module, units: Sequence[Unit]) -> dict[nn.Module, list[Unit]
 
 
 def with_own_memory(output: object, units: Sequence[Unit]) -> object:
-    """What a module returns, with copies in the place of views of its weights, whose memory
-    goes.
-    """
+    """Return an output with clones in place of views of weights, whose memory will be freed."""
     memory = {unit.buffer.untyped_storage()._cdata for unit in units if unit.whole}
 
     def is_view(x: object) -> bool:
@@ -150,19 +148,19 @@ def in_backward() -> bool:
 
 
 class Use:
-    """One call of a module, seen from its backward, for those of its units that are partly frozen.
+    """One call of a module, tracked in the backward pass for its partly frozen units.
 
-    It begins with a gradient of what the call made, and ends when what the call was given has its
-    gradient. Where nothing given wants one, the last gradient of a trained weight is the end.
+    It begins with a gradient of the call's outputs and ends when its inputs have their gradients.
+    If no input requires a gradient, it ends with the last gradient of a trained weight.
     """
 
     def __init__(self, needs: Sequence[Unit], given: object):
         self.units = [unit for unit in needs if unit.frozen]
-        self.places: list[int] = []  # in the order of the forward
+        self.places: list[int] = []  # in the order of the forward pass
         self._begun, leaves = False, tree_leaves(given)
         wanting = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
-        # What an object hides may want a gradient, and nobody is told when it comes. Beside a
-        # tensor it is taken for what modules hand on, such as a cache of keys and values.
+        # A hidden tensor may require a gradient, whose arrival cannot be observed. Next to a
+        # tensor, it counts as an object that modules pass on, such as a cache of keys and values.
         self._all = self._left = len(wanting) or int(not all(map(shows, leaves)))
         if self.units:
             for x in wanting:
@@ -178,11 +176,11 @@ class Use:
                 unit.uses += 1
 
     def reached(self, grad: Tensor) -> None:
-        """Something that was given has its gradient."""
+        """Note that an input has its gradient."""
         self._left -= 1
         if self._left:
             return
-        self._left = self._all  # for another backward through the same graph
+        self._left = self._all  # for a second backward through the same graph
         if self._begun:
             self._begun = False
             for unit in self.units:
@@ -191,8 +189,8 @@ class Use:
 
 
 def readers_of(x: Tensor) -> list[Use]:
-    """The calls that will be given x, for the first module that makes it: they end before that one
-    begins, so that one unit goes before the next comes."""
+    """Return a list for the calls that take x, only for the first module that returns x. The calls
+    end before that module's backward begins, so one unit is freed before the next is gathered."""
     if hasattr(x, "readers"):
         return []
     x.readers = []
@@ -200,5 +198,5 @@ def readers_of(x: Tensor) -> list[Use]:
 
 
 def shows(leaf: object) -> bool:
-    """Whether a part of what a module takes or makes has no tensors but itself."""
+    """Return True if this part of an input or output hides no tensors."""
     return leaf is None or isinstance(leaf, PLAIN)

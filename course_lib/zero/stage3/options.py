@@ -1,9 +1,9 @@
-"""What stage 3 alone can be asked for: its units, what of them is whole when, and a `fill`.
+"""The options of stage 3: its units, the bytes that stay gathered, and a `fill`.
 
-An engine takes these as keywords of its own and refuses them at another stage. With a fill no rank
-ever holds the model whole: each makes a parameter, keeps its shard of it and lets the rest go, so
-that the peak is the shards and the largest parameter. A fill draws where the rank computes: a
-GPU's generator gives other numbers than the CPU's does for the same seed. Lesson 11.
+An engine takes these as its keywords and refuses them at other stages. With a fill, no rank ever
+holds the full model. Each rank creates a parameter, keeps its shard and frees the rest, so the peak
+is the shards plus the largest parameter. A fill runs on the rank's device, so a GPU's generator
+gives different values than the CPU's for the same seed. Lesson 11.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch.optim import Optimizer
 
 from course_lib.zero.refusals import check_names
 
-PERSIST = 1 << 16  # bytes: a parameter that is smaller costs less kept than sent
+PERSIST = 1 << 16  # bytes; keeping a smaller parameter is cheaper than sending it
 Fill = Callable[[str, Tensor], object]
 
 
 @dataclass(frozen=True)
 class Stage3Options:
-    """`units`: modules whose parameters come and go together, None for the members of every
-    ModuleList; `prefetch`: units asked for ahead; `keep`: bytes that may stay whole from the
-    forward to the backward; `persist`: bytes below which a parameter stays whole; `fill`: a
-    function of a name and a tensor, which gives numbers to a model on torch's meta device."""
+    """Options of stage 3. `units` are the modules to gather together (None for the members of every
+    ModuleList), and `prefetch` is the number of units gathered ahead. `keep` bytes may stay
+    gathered from the forward to the backward pass, and parameters below `persist` bytes always do.
+    `fill(name, tensor)` gives values to a model on torch's meta device."""
 
     units: Sequence[nn.Module] | None = None
     prefetch: int = 1
@@ -38,14 +38,14 @@ class Stage3Options:
     def named(
         cls, options: Mapping[str, object], known: Sequence[str], stage: object
     ) -> Stage3Options:
-        """Read stage 3's options from an engine's keywords; `known` are the engine's others."""
+        """Read stage 3's options from an engine's keywords; `known` are its other keywords."""
         check_names(options, known, [field.name for field in fields(cls)], stage)
         return cls(**options)
 
 
 def outlined(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> bool:
-    """Bring a model's parameters from torch's meta device to `device`, as shapes still without
-    memory, in the optimizer too if there is one. Whether there were any."""
+    """Move parameters from torch's meta device to `device`, still as shapes without memory, in the
+    model and in the optimizer, if any. Return True if the model had meta parameters."""
     outlines: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, old in module.named_parameters(recurse=False):
@@ -60,19 +60,19 @@ def outlined(model: nn.Module, optimizer: Optimizer | None, device: torch.device
 
 
 def is_outline(p: Tensor) -> bool:
-    """Whether there is no memory behind a shape."""
+    """Return True for a shape without memory."""
     return p.numel() * p.element_size() > p.untyped_storage().nbytes()
 
 
 @torch.no_grad()
 def value(name: str, p: nn.Parameter, fill: Fill | None) -> Tensor:
-    """A parameter's numbers, made by `fill` where it has none yet."""
+    """Return a parameter's values, made by `fill` if it has none yet."""
     if not is_outline(p):
         return p.detach()
     if fill is None:
         raise ValueError(
-            f"{name} is on torch's meta device, without numbers: pass fill=, a function of a name "
-            "and a tensor that puts them there, such as a GPT's start_one, the same on every rank"
+            f"{name} is on torch's meta device, without values: pass fill=, a function of a name "
+            "and a tensor that sets its values, such as a GPT's start_one, the same on every rank"
         )
     whole = torch.empty(p.shape, dtype=p.dtype, device=p.device)
     fill(name, whole)

@@ -1,7 +1,7 @@
-"""Which unit comes next: asked for while the one before is still at work.
+"""The order of the units, by which the next unit is gathered while the current one is in use.
 
-The order is that of the last forward; a backward goes through it from the end, and leaves out the
-uses that it does not reach. Lesson 11 draws depths 0, 1 and 2.
+It is the order of the last forward pass. A backward pass follows it in reverse, without uses that
+no gradient reaches. Lesson 11 draws depths 0, 1 and 2.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from course_lib.zero.stage3.units import Unit
 
 
 class Order:
-    """The order in which units are used, and `depth` of them under way ahead of the one in use."""
+    """The order in which units are used, with `depth` of them gathered ahead."""
 
     def __init__(self, depth: int, together: Together):
         if depth < 0:
-            raise ValueError(f"prefetch={depth} units ahead: it has to be 0 or more")
+            raise ValueError(f"prefetch={depth} units ahead: it must be 0 or more")
         self.depth, self.together = depth, together
-        self.now: list[Unit] = []  # of the forward under way, or the last
-        self._unreached: set[int] = set()  # places in `now` whose output wants no gradient
-        self._before: list[Unit] = []  # of the one before
-        self._same = True  # so far, this forward goes the way of the last
+        self.now: list[Unit] = []  # of the current forward, or the last
+        self._unreached: set[int] = set()  # places in `now` whose output requires no gradient
+        self._before: list[Unit] = []  # of the forward before
+        self._same = True  # so far, this forward follows the order of the last
         self._open = False
 
     def begin(self) -> None:
-        """A forward begins."""
+        """Begin a forward pass."""
         if self.now:
             self._before = self.now
         self.now, self._same, self._open = [], True, True
         self._unreached = set()
 
     def end(self) -> None:
-        """A backward has ended, and what is used next begins a forward."""
+        """End a backward pass; the next use begins a forward pass."""
         self._open = False
 
     def used(self, unit: Unit) -> int:
-        """In a forward: take note; off the way of the last one, not without the other ranks. The
-        use's place in the order."""
-        if not self._open:  # by a method of the model that is not its forward
+        """Record a use in a forward pass and return its place. Outside the last order, first ask
+        the other ranks."""
+        if not self._open:  # used by a different method than forward
             self.begin()
         place = len(self.now)
         self._same = self._same and self._before[place : place + 1] == [unit]
@@ -50,11 +50,11 @@ class Order:
         return place
 
     def ends_gradient(self, places: Iterable[int]) -> None:
-        """In a forward: these uses made nothing that wants a gradient, and no backward comes."""
+        """Record uses in a forward pass whose outputs require no gradient."""
         self._unreached.update(places)
 
     def ahead(self) -> None:
-        """In a forward: ask for the units that followed last time."""
+        """Start to gather the units that followed last time, in a forward pass."""
         if self._same:
             place = len(self.now)
             last = place + self.depth
@@ -64,11 +64,11 @@ class Order:
                 one.fetch()
 
     def ends_with(self, unit: Unit) -> bool:
-        """Whether this is the use with which the last forward ended: its backward comes next."""
+        """Return True for the last unit of a forward pass, whose backward pass comes first."""
         return self._same and len(self.now) == len(self._before) and self.now[-1] is unit
 
     def back(self, unit: Unit) -> None:
-        """In a backward: ask for those that were used before it, as far as a gradient reaches."""
+        """Gather ahead in a backward pass: the units used before this one that gradients reach."""
         place = len(self.now) - 1 - self.now[::-1].index(unit) if unit in self.now else 0
         reached = (i for i in reversed(range(place)) if i not in self._unreached)
         before = [self.now[i] for i in islice(reached, self.depth + 1)]

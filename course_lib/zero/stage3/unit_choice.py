@@ -1,7 +1,7 @@
-"""Which parameters come and go together: the units of a model.
+"""The choice of units, that is, of the parameters that are gathered and freed together.
 
-The larger a unit, the fewer messages; the peak is the largest. Lesson 11 weighs the one against the
-other.
+Larger units mean fewer messages, but the peak includes the largest unit. Lesson 11 compares both
+effects.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import nn
 
-# Their forward uses the weights of modules inside without calling those.
+# Their forward uses the weights of inner modules without calling these.
 CALLED_AS_ONE = (nn.MultiheadAttention,)
 
 
 def choose_units(
     model: nn.Module, units: Sequence[nn.Module] | None = None
 ) -> list[tuple[str, nn.Module, list[tuple[str, nn.Parameter]]]]:
-    """(name, module, its parameters) of every unit, in the order of the model's parameters.
+    """Return (name, module, its parameters) of every unit, in the order of the model's parameters.
 
-    Without `units`, the members of every ModuleList, such as a decoder's blocks. What is in none of
-    them makes a unit for each module that has parameters of its own; those of a ParameterList,
-    which is never called, are its owner's.
+    By default, units are the members of every ModuleList, such as a decoder's blocks. All other
+    modules with parameters form one unit each. The parameters of a ParameterList, which is never
+    called, belong to its owner.
     """
     names = {module: name for name, module in model.named_modules()}
     if units is None:
@@ -35,7 +35,7 @@ def choose_units(
         mute = [names[m] or type(m).__name__ for m in chosen if not is_called(m)]
         if mute:
             raise ValueError(
-                f"units= names {', '.join(mute)}, without a forward, before which a unit comes: "
+                f"units= names {', '.join(mute)}, which has no forward before which to gather: "
                 "name the module that calls its parameters or members"
             )
     wanted = set(chosen)
@@ -57,12 +57,12 @@ def choose_units(
 
 
 def is_called(module: nn.Module) -> bool:
-    """Whether it has a forward: a ParameterList, say, has none."""
+    """Return True for a module with a forward; a ParameterList, for example, has none."""
     return type(module).forward is not nn.Module.forward
 
 
 def _of(name: str, module: nn.Module, units: set[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """A module's own parameters, and those of what it holds without calling it."""
+    """Yield a module's own parameters, and those of members that it holds without calling."""
     yield from module.named_parameters(name, recurse=False)
     for child, inner in module.named_children():
         if inner not in units and not is_called(inner):
@@ -72,7 +72,7 @@ def _of(name: str, module: nn.Module, units: set[nn.Module]) -> Iterator[tuple[s
 def _new(
     named: Iterable[tuple[str, nn.Parameter]], taken: set[nn.Parameter]
 ) -> list[tuple[str, nn.Parameter]]:
-    """Those that no unit has yet: a tied weight belongs to the first that has it."""
+    """Return parameters that no unit has yet; a tied weight belongs to its first unit."""
     fresh = [(name, p) for name, p in named if p not in taken and p.numel()]
     taken.update(p for _, p in fresh)
     return fresh

@@ -1,7 +1,7 @@
-"""Stage 3 as a whole: the units of a model, what the optimizer updates of them, their gradients.
+"""Stage 3: the units of a model, and their shards for the optimizer.
 
-Gradients are those of stage 2, sent unit by unit; a unit whose gradient has left is freed. Lesson
-11 derives it.
+Gradients are handled as in stage 2, unit by unit. A unit is freed when its gradients are sent.
+Lesson 11 derives it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnitShards(Copies):
         return [*super().memory(), *(x for unit in self.units for x in (unit.shard, unit.buffer))]
 
     def _fill(self, model: nn.Module, fill: Fill | None) -> None:
-        """Take this rank's shard of every parameter, in the model's order, and let the rest go."""
+        """Keep this rank's shard of every parameter, in the model's order, and free the rest."""
         for name, p in model.named_parameters():
             if p in self.of:
                 unit = self.of[p]
@@ -62,7 +62,7 @@ class UnitShards(Copies):
                 unit.gather()
 
     def _settle(self, unit: Unit) -> None:
-        """Its shard is filled: make the parts of it, and let it go where it is to lie."""
+        """Move a filled shard to its home, and create the optimizer's parts of it."""
         i = len(self.units) - 1 - self.units.index(unit)
         pieces = unit.bucket.pieces(self.group.rank())
         parts = self.home.keep(i, pieces, unit.shard, unit.store)
@@ -72,7 +72,7 @@ class UnitShards(Copies):
 
     @torch.no_grad()
     def gather(self) -> None:
-        """After the update: what is kept is made whole anew, all else when it is used."""
+        """Finish an update by gathering persistent units again; others are gathered on use."""
         for unit, own in zip(reversed(self.units), self.own, strict=True):
             if self.home.copied:
                 for piece, part in own:
@@ -84,9 +84,9 @@ class UnitShards(Copies):
 
     @contextmanager
     def gathered(self, *what: nn.Module | nn.Parameter, write: bool = False) -> Iterator[None]:
-        """Have these parameters whole in here, on all ranks. What all ranks have written alike is
-        kept; with `write`, what the group's first rank has written. Views that were taken in here,
-        such as a state_dict's, stay as they are afterwards."""
+        """Gather these parameters for the block, on all ranks. Changes that all ranks make are
+        kept or, with `write`, the changes of the group's first rank. Views taken in the block,
+        such as a state_dict's, stay valid and unchanged afterwards."""
         parameters = [
             p
             for some in what
@@ -102,7 +102,7 @@ class UnitShards(Copies):
         try:
             yield
         except BaseException:
-            with suppress(RuntimeError):  # what went wrong first is what is said
+            with suppress(RuntimeError):  # the first error is raised
                 self._keep(units, write)
             raise
         else:
@@ -116,10 +116,10 @@ class UnitShards(Copies):
     @outside_inference
     @torch.no_grad()
     def _keep(self, units: Sequence[Unit], write: bool) -> None:
-        """After a `gathered` block: keep what was written, or raise on all ranks alike."""
+        """Keep changes at the end of a `gathered` block, or raise on all ranks together."""
         if write:
             for unit in units:
-                unit.now()  # first comes back what `p.data = x` has put elsewhere
+                unit.now()  # moves tensors from `p.data = x` back first
                 unit.buffer.copy_(broadcast(unit.buffer, self.group))
         differ = [] if write else self._differ(units)
         if differ:
@@ -128,10 +128,10 @@ class UnitShards(Copies):
                 unit.renew()
                 unit.gather()
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {', '.join(unit.name for unit in differ)} was written "
-                f"inside gathered(), and not the same on all ranks (on this one: {here}). Nothing "
-                "of it was kept. Write the same on every rank, or pass write=True, which keeps "
-                "what the group's first rank has written"
+                f"rank {dist.get_rank()}: {', '.join(unit.name for unit in differ)} was changed "
+                f"inside gathered(), but not in the same way on all ranks (on this one {here}). "
+                "No change was kept. Make the same change on every rank, or pass write=True, which "
+                "keeps the changes of the group's first rank"
             )
         with self.home.together():
             self._write_back_changed(units)
@@ -142,11 +142,11 @@ class UnitShards(Copies):
                 self._write_back(unit)
 
     def _differ(self, units: Sequence[Unit]) -> list[Unit]:
-        """The units that are no longer the same on all ranks; every rank hears the same."""
+        """Return the units that differ between ranks, the same list on every rank."""
         if not units or self.group.size() == 1:
             return []
         sums = torch.cat([unit.now() for unit in units])
-        # The maxima of a number and of its opposite are opposites where all ranks have the same.
+        # The maxima of a value and of its negative cancel exactly if all ranks have the same value.
         with labelled("scalars"):
             most, least = all_reduce(torch.stack((sums, -sums)), self.group, "max", donated=True)
         same = numbers((most == -least).view(len(units), -1).all(1), [True] * len(units))
@@ -154,11 +154,11 @@ class UnitShards(Copies):
 
     @torch.no_grad()
     def take_over(self) -> None:
-        """What was written to parameters that are kept whole since the last step."""
+        """Take over changes since the last step in parameters that stay gathered."""
         self._write_back_changed([u for u in self.units if u.persistent or u.pinned])
 
     def _write_back(self, unit: Unit) -> None:
-        """Cut a unit that was written to: the shard and the optimizer's part take it over."""
+        """Shard a changed unit again, and update the shard and the optimizer's part."""
         unit.seen = numbers(unit.now(), [])
         shard = unit.bucket.shard(unit.buffer, self.group.rank())
         if unit.shard.numel():  # else it is in a file
@@ -167,14 +167,14 @@ class UnitShards(Copies):
         self.home.rewritten(i, self.own[i], shard)
 
     def end(self) -> None:
-        """Nothing is updated any more. Shards that lie in files come to the host's memory, from
-        where units are gathered as before."""
+        """End all updates. Shards in files move to the host's memory, from which units are gathered
+        as before."""
         for unit in self.units:
             unit.end_offload()
         self.home = OnDevice()
 
     def leave_whole(self) -> None:
-        """Give the model back as it was: whole on every rank, without hooks."""
+        """Restore the original model: replicated on every rank, without hooks."""
         self.hooks.remove()
         for hook in self._loads:
             hook.remove()
@@ -186,12 +186,12 @@ class UnitShards(Copies):
 
 
 def _check_whole(module: nn.Module, *args) -> None:
-    """Before a load_state_dict: no weight of it is sharded."""
+    """Raise before a load_state_dict if any of its weights is sharded."""
     away = [p.promised for p in module.parameters() if isinstance(p, Promise)]
     if away:
         raise RuntimeError(
             f"load_state_dict: {', '.join(away[:3])}{' and others' if len(away) > 3 else ''} are "
-            "sharded over the ranks at stage 3, and nothing was loaded: use "
+            "sharded over the ranks at stage 3, so nothing was loaded. Use "
             "engine.load_state_dict(state), or load inside `with engine.gathered(module):`"
         )
 
@@ -200,12 +200,12 @@ def _units(
     model: nn.Module, together: Together, options: Stage3Options, home: Home
 ) -> Iterator[Unit]:
     n, persist = together.group.size(), options.persist
-    # First comes what is kept, of all modules: gradients are sent from the last unit to the first,
-    # and some of these are the last to come.
+    # Persistent parameters of all modules come first, because gradients are sent from the last unit
+    # to the first, and some of theirs arrive last.
     chosen = choose_units(model, options.units)
     small = [pair for _, _, named in chosen for pair in named if _bytes(pair[1]) < persist]
     for slots in end_to_end(small):
-        unit = Unit("what is kept", model, Bucket(slots, n), together, home.store())
+        unit = Unit("persistent parameters", model, Bucket(slots, n), together, home.store())
         unit.persistent = True
         yield unit
     for name, module, named in chosen:

@@ -1,7 +1,7 @@
-"""ZeRO-3: a parameter is a promise. A unit of them is gathered before use and freed after.
+"""ZeRO-3: a parameter is a promise. A unit of parameters is gathered before use and freed after.
 
-Between uses a rank holds its shard of the unit and nothing else; the peak is all shards and the
-largest unit. Lesson 11 derives it.
+Between uses a rank holds only its shard of the unit, so the peak is all shards plus the largest
+unit. Lesson 11 derives it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from course_lib.zero.outside_changes import bring_back
 from course_lib.zero.partition import Bucket, Slot
 from course_lib.zero.stage3.branch_guard import Together
 
-# What may be asked of a parameter whose numbers are elsewhere; all else would compute with nothing.
+# Functions allowed on a parameter without its values; all others would compute with nothing.
 NO_NUMBERS = {
     *("size", "dim", "numel", "stride", "element_size", "is_floating_point", "__repr__"),
     *("requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "untyped_storage"),
@@ -33,8 +33,8 @@ NUMBERS = {"T", "mT", "H", "mH", "real", "imag"}  # properties that are operatio
 
 
 class Promise(nn.Parameter):
-    """What a parameter is while its numbers are on other ranks: computing with it is an error, and
-    so is saving it."""
+    """A parameter whose values are sharded over the ranks. Computing with it or saving it raises an
+    error."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -48,21 +48,21 @@ class Promise(nn.Parameter):
             return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
         names = [x.promised for x in tree_leaves((args, kwargs)) if isinstance(x, Promise)]
         raise RuntimeError(
-            f"{name} needs the numbers of {', '.join(names)}, which at stage 3 are sharded over "
-            "the ranks and gathered only while its unit runs: use it inside the forward of a "
+            f"{name} needs the values of {', '.join(names)}, which at stage 3 are sharded over "
+            "the ranks and gathered only while its unit runs. Use it inside the forward of a "
             "module that has it, or, on all ranks, inside `with engine.gathered(parameter):`"
         )
 
     def __deepcopy__(self, memo: dict):
-        return torch.clone(self)  # which refuses
+        return torch.clone(self)  # which raises
 
     def __reduce_ex__(self, protocol: int):
         return torch.clone(self)
 
 
 def outside_inference(method: Callable) -> Callable:
-    """Buffers and parameters outlive an evaluation: what is made under `torch.inference_mode` could
-    not be written to by the training after it."""
+    """Run a method outside of `torch.inference_mode`, because buffers and parameters outlive an
+    evaluation, and inference tensors could not be trained later."""
 
     @wraps(method)
     def normally(*args, **keys):
@@ -75,13 +75,12 @@ def outside_inference(method: Callable) -> Callable:
 
 
 class Unit:
-    """Parameters that come and go together: this rank's shard of them, and a buffer for the whole.
+    """Parameters that are gathered and freed together: this rank's shard, and a buffer for all.
 
-    The buffer's memory is given back and taken anew under the tensors that look at it, since a
-    graph keeps such views: a weight that was transposed for a product, say. Where a user may keep
-    views (`shown`), after an evaluation or a `gathered` block, the memory is left to them instead,
-    and the next gather takes another. A view that a training forward puts aside is not kept: put
-    a clone aside.
+    The buffer's memory is freed and allocated again under its views, because a graph may keep
+    views, for example of a weight transposed for a product. If a user may keep views (`shown`),
+    after an evaluation or a `gathered` block, the memory is left to them, and the next gather
+    allocates a new buffer. A view that a training forward saves becomes invalid, so save a clone.
     """
 
     def __init__(
@@ -91,14 +90,14 @@ class Unit:
         self.group, self.together = together.group, together
         self.store = store  # where the shard is, if it is offloaded
         self.shard = torch.empty(0, dtype=bucket.dtype, device=bucket.device)
-        self.missing = len(bucket.slots)  # parameters whose numbers are still to come
+        self.missing = len(bucket.slots)  # parameters whose values have not arrived yet
         self.buffer = torch.empty(0, dtype=bucket.dtype, device=bucket.device)
         self.persistent = False
-        self.pinned = 0  # how many `gathered` blocks hold it
-        self.shown = False  # a `gathered` block may have handed out views of the buffer
+        self.pinned = 0  # number of `gathered` blocks that hold it
+        self.shown = False  # True if views of the buffer may be outside
         self.seen: list[int] | None = None  # checksum of the last gather, if it may change
         trained = [slot.parameter.requires_grad for slot in bucket.slots]
-        self.frozen, self._trained = not all(trained), any(trained)  # some of it, some of it
+        self.frozen, self._trained = not all(trained), any(trained)  # True for any
         self.forget()
         self._kinds = [type(slot.parameter) for slot in bucket.slots]
         self._arriving: Handle | None = None
@@ -114,14 +113,14 @@ class Unit:
 
     @outside_inference
     def start(self) -> None:
-        """Ask the other ranks for their shards, and do not wait."""
+        """Start to gather the shards of the other ranks, without waiting."""
         if self.whole or self._arriving is not None:
             return
         self.together.gather(self.name)
         shard = self.shard if self.store is None else self.store.on_device(self.shard)
         if not self.buffer.numel() or self.shown:
             self.buffer, self.shown = self.buffer.new_empty(self.bucket.padded), bool(self.pinned)
-        else:  # of a new one it would move the memory
+        else:  # for a new buffer, this would move the memory
             self.buffer.untyped_storage().resize_(self.nbytes)
         self.bucket.shard(self.buffer, self.group.rank()).copy_(shard)
         with self.together.waiting(self._gathering):
@@ -129,13 +128,13 @@ class Unit:
 
     @outside_inference
     def fetch(self) -> None:
-        """It is about to be asked for: what lies in a file is read ahead."""
+        """Read the shard ahead from its file, shortly before `start`."""
         if self.store is not None and not self.whole and self._arriving is None:
             self.store.fetch()
 
     @outside_inference
     def gather(self) -> None:
-        """Have the parameters whole."""
+        """Gather the parameters and wait for them."""
         if self.whole:
             return
         self.start()
@@ -150,7 +149,7 @@ class Unit:
 
     @outside_inference
     def pin(self) -> None:
-        """Have the parameters whole, and leave them so, until `unpin`: somebody looks at them."""
+        """Gather the parameters and keep them until `unpin`, because user code reads them."""
         self.gather()
         self.pinned, self.shown = self.pinned + 1, True
         if self.seen is None:
@@ -158,36 +157,36 @@ class Unit:
 
     @outside_inference
     def unpin(self) -> None:
-        """The end of a block. What stays whole goes on in memory of its own, so that nothing that
-        is written to it later changes a view that was taken in the block."""
+        """End a block. If the unit stays gathered, it moves to new memory, so that later changes do
+        not affect views taken in the block."""
         self.pinned -= 1
         if self.shown and (self.persistent or self.pinned):
             self.buffer, self.shown = self.buffer.clone(), bool(self.pinned)
             self._point()
 
     def _point(self) -> None:
-        """Have the parameters look at the buffer."""
+        """Make the parameters views of the buffer."""
         for slot in self.bucket.slots:
             slot.parameter.data = self.bucket.view(self.buffer, slot)
-            if slot.parameter.grad is not None:  # a stand-in, as large as a placeholder
+            if slot.parameter.grad is not None:  # a placeholder without memory
                 slot.parameter.grad = None
 
     def changed(self) -> bool:
-        """Whether the whole parameters, which somebody may look at, are no longer those that were
-        gathered: somebody has written to them."""
+        """Return True if the gathered parameters have changed since the gather, for example because
+        user code has written to them."""
         return self.whole and self.seen is not None and self.seen != numbers(self.now(), self.seen)
 
     def _sums(self) -> list[int]:
-        return numbers(checksum(self.buffer), [])  # no tensor: a rank holds no byte for it
+        return numbers(checksum(self.buffer), [])  # Python numbers, which use no tensor memory
 
     def now(self) -> Tensor:
-        """The checksum of the whole parameters as they are."""
+        """Return the checksum of the gathered parameters in their current state."""
         for slot in self.bucket.slots:
             bring_back(slot.name, slot.parameter, self.bucket.view(self.buffer, slot))
         return checksum(self.buffer)
 
     def give_up(self) -> None:
-        """A backward broke off: what is under way may never come, and that is not the news."""
+        """Wait after a failed backward pass for a gather that may never end; ignore its error."""
         if self._arriving is not None:
             arriving, self._arriving = self._arriving, None
             with suppress(RuntimeError):
@@ -195,7 +194,7 @@ class Unit:
 
     @outside_inference
     def free(self) -> None:
-        """Keep the shard alone. The parameters are then of size 0: placeholders."""
+        """Keep only the shard. The parameters become placeholders of size 0."""
         if self._arriving is not None:
             arriving, self._arriving = self._arriving, None
             arriving.wait()
@@ -205,50 +204,50 @@ class Unit:
             return
         for slot in self.bucket.slots:
             self.promise(slot)
-        if self.shown:  # views of it are the user's, and stay as they are
+        if self.shown:  # the user's views of it stay valid
             self.buffer, self.shown = self.buffer.new_empty(0), False
         else:
             self.buffer.untyped_storage().resize_(0)
         self.whole, self.seen = False, None
 
     def forget(self) -> None:
-        """No backward is under way."""
-        self.owes = self._trained  # a gradient, which has not left yet
-        self.uses = 0  # calls whose backward reads what is frozen
+        """Reset the state for the next backward pass."""
+        self.owes = self._trained  # a gradient that has not been sent yet
+        self.uses = 0  # calls whose backward reads frozen weights
 
     def free_if_done(self) -> None:
-        """In a backward: free it, unless one of its gradients or readers is still to come."""
+        """Free the unit in a backward pass, unless a gradient or a reader is still to come."""
         if not (self.owes or self.uses):
             self.free()
 
     def promise(self, slot: Slot) -> None:
-        """Let a parameter's numbers go."""
+        """Release a parameter's values."""
         slot.parameter.data = self.buffer.new_empty(0)
         slot.parameter.promised = slot.name
         slot.parameter.__class__ = Promise
 
     @outside_inference
     def outline(self) -> None:
-        """The parameters' shapes without their numbers: autograd wants them to take a gradient in,
-        and where the backward reads no number nothing has to be sent for it."""
+        """Set the parameters' shapes without values. autograd needs a shape for a gradient, and if
+        the backward pass reads no values, nothing must be sent."""
         if not self.whole:
             for slot in self.bucket.slots:
                 slot.parameter.data = self.buffer.new_empty(1).expand(slot.shape)
 
     def renew(self) -> None:
-        """The shards have changed: what is whole is so no longer."""
+        """Free the unit after its shards have changed."""
         self.free()
         self.whole = False
 
     @outside_inference
     def end_offload(self) -> None:
-        """Files go: what they have of the shard comes to the host's memory."""
+        """Move the shard from its files to the host's memory."""
         if self.store is not None:
             self.shard, self.store = self.store.without_files(self.shard)
 
     @torch.no_grad()
     def keep_own(self, slot: Slot, value: Tensor) -> None:
-        """Take of a whole parameter what belongs to this rank's shard."""
+        """Copy this rank's shard of a full parameter."""
         if not self.shard.numel():
             make = self.buffer.new_zeros if self.store is None else self.store.begin
             self.shard = make(self.bucket.cut.shard, dtype=self.bucket.dtype)

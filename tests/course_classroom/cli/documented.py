@@ -24,7 +24,6 @@ OWN = re.compile(
 NAME_ALONE = re.compile(r"(course|make) [\w-]+")
 # Blocks of a page that are no commands, by their first line.
 FILES = {
-    "notebooks/           the lessons and appendices, kept executed": "the tree of the course",
     "export COURSE_VENV=/srv/course/.venv     # checked, never changed": "/etc/profile.d/course.sh",
     "#!/bin/sh": "a hub's start script",
     'c.Spawner.cmd = ["/srv/course/hub-start"]': "a hub's configuration",

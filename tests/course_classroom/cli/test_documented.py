@@ -92,6 +92,8 @@ NOT_RUN = {
     "COURSE=/srv/course SUBMISSIONS=$PWD/submitted RESULTS=$PWD/results; mkdir -p \"$RESULTS\"":
         ANOTHER,
     "course bench plan --set ranks=N": "N stands for a number",
+    "course bench NAME": "NAME stands for a benchmark",
+    "course grade --json": OPTION,
 }  # fmt: skip
 # Not run either: they take bubblewrap or podman, and /srv/course.
 SANDBOXES = ("bwrap --unshare-all", "podman run --rm")

@@ -56,11 +56,11 @@ def test_a_machine_in_trouble_gets_red_lines_with_remedies(tmp_path: Path) -> No
     long = tmp_path / ("x" * 90)
     done = run(PATH=str(tmp_path), CXX="no-such-compiler", COURSE_RUNTIME_DIR=str(long))
     assert done.returncode == 1, done.stdout + done.stderr
-    lines, _, mend = done.stdout.partition("\nTo be mended:\n")
+    lines, _, mend = done.stdout.partition("\nTo be fixed:\n")
     for name in ("the ranks' sockets", "C++ compiler", "all-reduce"):
         assert any(line.startswith(f"bad   {name}") for line in lines.splitlines()), lines
         assert f"\n{name}: " in f"\n{mend}"
-    assert "too long a path for the ranks' sockets" in mend
+    assert "too long for the ranks' sockets" in mend
     assert "remedy: set COURSE_RUNTIME_DIR to a short path" in mend
     red = [line for line in lines.splitlines() if line.startswith("bad ")]
     assert mend.count("remedy: ") == len(red) >= 3
@@ -72,7 +72,7 @@ def test_a_machine_in_trouble_gets_red_lines_with_remedies(tmp_path: Path) -> No
 
 
 def test_what_is_bad_has_a_remedy() -> None:
-    with pytest.raises(ValueError, match="disk is bad and has no remedy: full"):
+    with pytest.raises(ValueError, match="disk is bad but has no remedy: full"):
         Finding("disk", "bad", "full")
     assert Finding("disk", "note", "nearly full").remedy == ""
 
@@ -92,7 +92,7 @@ def leave() -> list[Finding]:
 def test_a_check_that_crashes_becomes_a_line(look, says: str) -> None:
     (found,) = guarded(Check("odd one", look))
     assert (found.name, found.level) == ("odd one", "bad")
-    assert f"this check itself failed: {says}" in found.found and found.remedy
+    assert f"this check failed: {says}" in found.found and found.remedy
 
 
 def test_a_check_that_lacks_a_package_says_which() -> None:
@@ -102,7 +102,7 @@ def test_a_check_that_lacks_a_package_says_which() -> None:
         return []
 
     (found,) = guarded(Check("kernel", look))
-    assert found.found == "cannot be looked at: the package no_such_package is not installed"
+    assert found.found == "this check needs the package no_such_package, which is not installed"
     assert found.level == "bad" and found.remedy.startswith("make setup")
 
 
@@ -200,7 +200,7 @@ def test_ranks_that_end_while_they_start_are_told_without_ipykernels_banner(monk
     monkeypatch.setattr(Cluster, "join", lambda self, _: self.everywhere(lambda r: last, 60.0))
     (found,) = RealRanks(2).look()
     first, *more = found.found.splitlines()
-    assert first.startswith("2 ranks do not start: rank ") and "exit code 3" in first
+    assert first.startswith("2 ranks cannot start: rank ") and "exit code 3" in first
     assert [line.strip() for line in more] == ["a last word"]
 
 

@@ -72,10 +72,10 @@ def test_gpus_are_counted_and_each_oddity_gets_its_line(monkeypatch: pytest.Monk
     assert exclusive.level == "note" and exclusive.remedy == "sudo nvidia-smi -i 1 -c DEFAULT"
     mig, busy = found["GPU 2"]
     assert mig.level == "note" and "MIG is on" in mig.found and "-i 2 -mig 0" in mig.remedy
-    assert busy.found == "31.5 GB of 85.5 GB are in use by other programs"
+    assert busy.found == "other programs use 31.5 GB of 85.5 GB"
     prohibited, taken = found["GPU 3"]
     assert prohibited.level == "bad" and "no program may use it" in prohibited.found
-    assert taken.found.startswith("2.1 GB of 16.1 GB are in use")
+    assert taken.found.startswith("other programs use 2.1 GB of 16.1 GB")
 
 
 def test_a_gpu_that_two_ranks_do_not_fit_on_is_told() -> None:
@@ -83,14 +83,14 @@ def test_a_gpu_that_two_ranks_do_not_fit_on_is_told() -> None:
     full = FOUR.replace("15360, 2000", "15360, 14400")
     found = by_name(gpus.gpus(Machine(full), NO_FILE))["GPU 3"][-1]
     assert found.level == "bad" and found.found.endswith(
-        "; two ranks need 1.07 GB of it before any tensor"
+        "; two ranks need 1.07 GB of it before they allocate tensors"
     )
 
 
 def test_a_mask_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
     found = gpus.gpus(Machine(), NO_FILE)[0].found
-    assert found.endswith("CUDA_VISIBLE_DEVICES='1,3' narrows them")
+    assert found.endswith("CUDA_VISIBLE_DEVICES='1,3' restricts them")
 
 
 def test_a_gpu_without_memory_of_its_own() -> None:
@@ -103,8 +103,8 @@ def test_a_gpu_without_memory_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("answers", "driver", "level", "says"),
     [
-        (absent, NO_FILE, "ok", "none, and no NVIDIA driver"),
-        (absent, HERE, "bad", "a driver is loaded, and nvidia-smi does not answer"),
+        (absent, NO_FILE, "ok", "no GPU and no NVIDIA driver"),
+        (absent, HERE, "bad", "a driver is loaded, but nvidia-smi does not answer"),
         (Machine("it couldn't talk to the driver", code=9), NO_FILE, "bad", "talk to the driver"),
         (Machine("No devices were found"), HERE, "bad", "finds none: No devices were found"),
     ],
@@ -126,7 +126,7 @@ def test_links_are_read_for_each_pair() -> None:
     }  # fmt: skip
     (found,) = gpus.links(Machine())
     assert found.found.startswith("3 pairs over NV18, 2 pairs over SYS, 1 pair over PHB (NVLink, ")
-    assert found.found.endswith("SYS goes from one CPU socket to another")
+    assert found.found.endswith("SYS crosses from one CPU socket to the other")
 
 
 def test_links_of_one_gpu_or_of_none_are_no_matter() -> None:
@@ -156,9 +156,9 @@ BLIND = Torch("2.13.0+cu130", "13.0", 0, "2.29.7")
         (BLIND, False, "", None, "ok", "sees 0 GPU(s)"),
         (CPU, True, "13.0", None, "bad", "this build cannot use it"),
         (CPU, True, "13.0", "0", "bad", "this build cannot use it"),
-        (BLIND, True, "12.8", None, "bad", "the driver runs CUDA up to 12.8"),
+        (BLIND, True, "12.8", None, "bad", "the driver supports CUDA up to 12.8"),
         (BLIND, True, "13.1", None, "bad", "although a driver is loaded"),
-        (BLIND, True, "13.1", "", "note", "CUDA_VISIBLE_DEVICES='' hides the rest"),
+        (BLIND, True, "13.1", "", "note", "CUDA_VISIBLE_DEVICES='' hides the others"),
     ],
 )
 def test_torchs_build_against_the_driver(

@@ -59,7 +59,7 @@ def memory(ranks: float, limits: Limits, gpus: int = 0) -> Finding:
 SMALL = 2 * GB  # a container's limit
 PROBES = {
     "a quota of cores": (
-        lambda: only(machine.cpu(8, Limits(cores=3.5))), "ok", "3.5 cores for this process",
+        lambda: only(machine.cpu(8, Limits(cores=3.5))), "ok", "this process may use 3.5 cores",
     ),
     "a quota beyond the cores": (lambda: only(machine.cpu(2, Limits(cores=16))), "ok", "2 cores"),
     "one core": (lambda: only(machine.cpu(1, Limits())), "note", "two ranks take turns"),
@@ -67,16 +67,16 @@ PROBES = {
     "memory for three": (lambda: memory(3.9, Limits()), "note", "; 4 ranks need"),
     "memory for one": (lambda: memory(1.9, Limits()), "bad", "; 2 ranks need"),
     "a container for one": (
-        lambda: memory(9, Limits(memory=SMALL, left=RANK_BYTES)), "bad", "limit is 2 GB",
+        lambda: memory(9, Limits(memory=SMALL, left=RANK_BYTES)), "bad", "may use 2 GB",
     ),
     "a container for five": (
-        lambda: memory(9, Limits(memory=SMALL, left=5 * RANK_BYTES)), "ok", "limit is 2 GB",
+        lambda: memory(9, Limits(memory=SMALL, left=5 * RANK_BYTES)), "ok", "may use 2 GB",
     ),
     "a limit beyond the memory": (lambda: memory(9, Limits(memory=64 * GB, left=0)), "ok", "16 GB"),
     "three ranks on a GPU": (lambda: memory(3.9, Limits(), 1), "note", "; 4 ranks need 4.29 GB"),
     "few files": (lambda: only(machine.open_files(255)), "bad", "notebooks with ranks need 256"),
     "some files": (lambda: only(machine.open_files(256)), "note", "need 1024"),
-    "enough files": (lambda: only(machine.open_files(1024)), "ok", "1024 at most"),
+    "enough files": (lambda: only(machine.open_files(1024)), "ok", "at most 1024"),
     "files without a limit": (lambda: only(machine.open_files(-1)), "ok", "no limit"),
 }  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_shared_memory_is_tried_by_writing_there(
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     found = only(machine.shared_memory(tmp_path, 0, 8 * GB))
-    assert found.level == "bad" and "it cannot be written: No space left" in found.found
+    assert found.level == "bad" and "it is not writable: No space left" in found.found
 
 
 def test_shared_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_shared_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_temporary_files_are_tried_by_writing_one(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # where Python would pass over one that is full
-    assert only(places.temporary()).found == f"{tmp_path} can be written"
+    assert only(places.temporary()).found == f"{tmp_path} is writable"
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "gone", tmp_path / "file"):
@@ -145,9 +145,9 @@ def test_the_ranks_sockets_need_a_folder_of_ones_own_with_a_short_path(
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
     cases = {
-        tmp_path / "file" / "below": "no folder for the ranks' sockets can be made",
-        tmp_path / "open": "is not a folder that belongs to you alone",
-        tmp_path / ("x" * 80): "is too long a path",
+        tmp_path / "file" / "below": "no folder for the ranks' sockets can be created",
+        tmp_path / "open": "is not a folder that belongs only to you",
+        tmp_path / ("x" * 80): "is too long for the ranks' sockets",
     }
     for folder, says in cases.items():
         monkeypatch.setenv("COURSE_RUNTIME_DIR", str(folder))

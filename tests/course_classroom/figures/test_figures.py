@@ -130,8 +130,8 @@ def case(words, figure, *args, name="", **more):
 
 CASES = [
     case(
-        "What a rank keeps between forward and backward, in Φ. whole: norms 2.00, masks 1.00; in "
-        "all 3.00. cut: norms 1.00, masks 0.50; in all 1.50.",
+        "Activations kept between forward and backward pass, in Φ. whole: norms 2.00, masks 1.00; "
+        "3.00 in total. cut: norms 1.00, masks 0.50; 1.50 in total.",
         activations,
         {"whole": {"norms": 800, "masks": 400}, "cut": {"norms": 400, "masks": 200}},
         unit=400,
@@ -139,7 +139,7 @@ CASES = [
     ),
     case(
         "One rank's messages, by the units' turns. depth 1: 2 × all_gather, 1 × reduce_scatter; "
-        "1 gathers begin before the rank waits for the one before.",
+        "1 gathers begin before the rank waits for the previous one.",
         ahead,
         {
             "depth 1": [
@@ -163,8 +163,8 @@ CASES = [
         {"sent": {"gathered": 4e6, "cut": 4e5}, "peak": {"gathered": 27e6, "cut": 0.0}},
     ),
     case(
-        "Matrices to scale, each block in the colour of its rank. W[h@tp, f]: W, 8 × 3, has its "
-        "rows sharded: 4 on rank 0, 4 on rank 1. Y[b, f]{tp}: Y, 2 × 3, is a partial sum on each "
+        "Matrices to scale, each block in the colour of its rank. W[h@tp, f]: W, 8 × 3, is sharded "
+        "along its rows: 4 on rank 0, 4 on rank 1. Y[b, f]{tp}: Y, 2 × 3, is a partial sum on each "
         "rank: an all-reduce over tp completes it.",
         blocks,
         ["W[h@tp, f]", "Y[b, f]{tp}"],
@@ -180,14 +180,14 @@ CASES = [
     case(
         (
             "Map of the course. You are here: lesson 06, sequence parallelism. Part I (00, 01)",
-            "both need Part I and not each other",
+            "both need Part I but not each other",
             "09 ZeRO-1: optimizer; 10 ZeRO-2: gradients",
         ),
         lambda title: course_map("06"),
         name="course_map",
     ),
     case(
-        "What crosses between the tiers. Forward: host to device 3 kB, file to host 3 kB. "
+        "Transfers between the tiers. Forward: host to device 3 kB, file to host 3 kB. "
         "Backward: device to host 3 kB. Step: host to file 6 kB.",
         crossings,
         [
@@ -200,11 +200,11 @@ CASES = [
     ),
     case(
         (
-            "3 ranks side by side",
+            "3 ranks next to each other",
             "its columns of A, applies attention to its own part",
-            "has a partial sum of Y; g completes it and Y is replicated",
-            "f is identity in the forward and all-reduce in the backward",
-            "g is all-reduce in the forward and identity in the backward",
+            "which gives a partial sum of Y. Then g completes it, so Y is replicated",
+            "f is identity in the forward pass and all-reduce in the backward pass",
+            "g is all-reduce in the forward pass and identity in the backward pass",
         ),
         f_and_g,
         3,
@@ -212,8 +212,8 @@ CASES = [
         out="Y",
     ),
     case(
-        "A bucket's parameters end to end. bucket, rank 0: 7 elements, last to middle, 3 of the "
-        "13 of middle. bucket, rank 1: 7 elements, middle to middle, 7 of the 13 of middle. "
+        "The parameters of a bucket, end to end. bucket, rank 0: 7 elements, last to middle, 3 of "
+        "the 13 of middle. bucket, rank 1: 7 elements, middle to middle, 7 of the 13 of middle. "
         "bucket, rank 2: 5 elements, middle to first, 3 of the 13 of middle.",
         flat_cut,
         {"bucket": ([("last", 4), ("middle", 13), ("first", 2)], 7)},
@@ -227,8 +227,8 @@ CASES = [
         {"whole": [[8000, 9000], [8000, 8000]], "cut": [[0, 2000], [5000, 4000]]},
     ),
     case(
-        "Which rank holds which head. q: head 0 on rank 0; head 1 on rank 1; head 2 on rank 2; "
-        "head 3 on rank 3. k: head 0 on rank 0 and rank 1; head 1 on rank 2 and rank 3.",
+        "Heads and the ranks that hold them. q: head 0 on rank 0; head 1 on rank 1; head 2 on "
+        "rank 2; head 3 on rank 3. k: head 0 on rank 0 and rank 1; head 1 on rank 2 and rank 3.",
         head_map,
         HEADS,
         [{"q": HEADS["q"][r : r + 1], "k": HEADS["k"][r // 2 :][:1]} for r in range(4)],
@@ -258,8 +258,9 @@ CASES = [
         [True, True, True, False, False, True],
     ),
     case(
-        "Memory over the time of a step, above what is held between. a block: at most 3.00 MB of "
-        "gathered parameters, by the formula 3.00, in 2 hills; all tensors together reach 5.5 MB.",
+        "Memory over the time of a step, above the memory between steps. a block: at most 3.00 MB "
+        "of gathered parameters, by the formula 3.00, in 2 hills; all tensors together reach 5.5 "
+        "MB.",
         memory_line,
         {"a block": MEMORY},
     ),
@@ -287,24 +288,24 @@ CASES = [
     ),
     case(
         "The notebook runs cells on 3 ranks: rank 0 and rank 2 on cuda:0; rank 1 on cuda:1. The "
-        "ranks speak gloo to each other.",
+        "ranks communicate over gloo.",
         ranks_map,
         ["cuda:0", "cuda:1", "cuda:0"],
         "gloo",
     ),
     case(
-        "Whose parts each chunk sums. before: rank 0 holds 0, 0; rank 1 holds 1, 1. reduce-scatter "
-        "1: 0 sends chunk 0 to 1; 1 sends chunk 1 to 0. Then rank 0 holds 0, 0+1; rank 1 holds "
-        "0+1, 1. all-gather 1: 0 sends chunk 1 to 1; 1 sends chunk 0 to 0. Then rank 0 holds 0+1, "
-        "0+1; rank 1 holds 0+1, 0+1.",
+        "Each chunk with the ranks whose values it sums. before: rank 0 holds 0, 0; rank 1 holds "
+        "1, 1. reduce-scatter 1: 0 sends chunk 0 to 1; 1 sends chunk 1 to 0. Then rank 0 holds 0, "
+        "0+1; rank 1 holds 0+1, 1. all-gather 1: 0 sends chunk 1 to 1; 1 sends chunk 0 to 0. Then "
+        "rank 0 holds 0+1, 0+1; rank 1 holds 0+1, 0+1.",
         ring_steps,
         2,
     ),
     case(
         "Loss from 5.500 at step 1 to 5.000 at step 3. Validation loss 5.400 at step 2. Rank 0 "
-        "holds 2 MB on the device, 3 MB on the host, 1 MB on disk, 5 MB of the device at the peak, "
-        "and sends 3 MB in a step; by formula it holds 2 MB on the device, 3 MB on the host, 1 MB "
-        "on disk and sends 3 MB; its peak is estimated at 4 MB.",
+        "holds 2 MB on the device, 3 MB on the host, 1 MB on disk, uses 5 MB of the device at the "
+        "peak, and sends 3 MB in a step; by formula it holds 2 MB on the device, 3 MB on the host, "
+        "1 MB on disk and sends 3 MB; its peak is estimated at 4 MB.",
         run_summary,
         [(1, 5.5), (2, 5.25), (3, 5.0)],
         [(2, 5.4)],
@@ -320,7 +321,7 @@ CASES = [
         },
     ),
     case(
-        "The parts of a block in the order in which they ran. Forward: norm, mlp.up with "
+        "The parts of a block in execution order. Forward: norm, mlp.up with "
         "all_gather of 120 over tp, mlp.down with reduce_scatter of 60 over tp. Backward: "
         "mlp.down, mlp.up, norm with all_reduce of 1,234,567 over tp. In norm a rank has a shard "
         "of the tokens, in the other parts all of them.",
@@ -355,9 +356,9 @@ CASES = [
         stage_bars,
     ),
     case(
-        "Which of 4 ranks holds which block, on a mesh where rank 0 is dp 0, tp 0; rank 1 is dp 0, "
-        "tp 1; rank 2 is dp 1, tp 0; rank 3 is dp 1, tp 1; every rank holds all of what is "
-        "replicated. X[b@dp, h] (b sharded over dp, replicated over tp) times W[h, f@tp] (f "
+        "The blocks of 4 ranks, on a mesh where rank 0 is dp 0, tp 0; rank 1 is dp 0, "
+        "tp 1; rank 2 is dp 1, tp 0; rank 3 is dp 1, tp 1; every rank holds all of a replicated "
+        "tensor. X[b@dp, h] (b sharded over dp, replicated over tp) times W[h, f@tp] (f "
         "sharded over tp, replicated over dp) gives Y[b@dp, f@tp] (b sharded over dp, f sharded "
         "over tp): no collective is needed. Y[b@dp, f@tp] (b sharded over dp, f sharded over tp): "
         "an all-gather over tp and an all-gather over dp makes it, Y[b, f] (replicated over dp, "
@@ -368,7 +369,7 @@ CASES = [
         tp=2,
     ),
     case(
-        "Bytes a parameter by rank. stage 0: rank 0 12: parameters 4; moments 8. rank 1 12: "
+        "Bytes per parameter by rank. stage 0: rank 0 12: parameters 4; moments 8. rank 1 12: "
         "parameters 4; moments 8. stage 1: rank 0 8: parameters 4; moments 4, its shard. rank 1 "
         "7.98: parameters 4; moments 3.98, its shard.",
         states,
@@ -404,9 +405,9 @@ CASES = [
         ],
     ),
     case(
-        "A program and its transpose, step by step. Forward, from left to right: f sends nothing; "
-        "g sends all_gather of 48 bytes and all_reduce of 1,240 bytes. Backward, from right to "
-        "left: g sends nothing; f sends all_reduce of 1,240 bytes.",
+        "A program and its transpose, step by step. Forward pass, from left to right: f sends "
+        "nothing; g sends all_gather of 48 bytes and all_reduce of 1,240 bytes. Backward pass, "
+        "from right to left: g sends nothing; f sends all_reduce of 1,240 bytes.",
         transpose,
         [
             Step("f", [], [called("all_reduce", 310)], "X[b, h]", "dX[b, h]{tp}"),
@@ -415,7 +416,7 @@ CASES = [
         start=("X[b, h]", "dX[b, h]"),
     ),
     case(
-        "Chunk by chunk, the ranks whose values are summed in it. after: rank 0 holds 0+1+2, "
+        "Chunk by chunk, the ranks whose values it sums. after: rank 0 holds 0+1+2, "
         "nothing, nothing; rank 1 holds nothing, 0+1+2, nothing; rank 2 holds nothing, nothing, "
         "0+1+2. on the way: rank 0 holds 0+2, nothing, 1; rank 1 holds nothing, nothing, nothing; "
         "rank 2 holds nothing, nothing, nothing.",
@@ -427,14 +428,14 @@ CASES = [
         X,
     ),
     case(
-        "Elements that rank 0 of 2 has to send. mine. A (weight sharded by rows): forward "
-        "all_reduce of 6; GELU: no collective; in all 1 collective, 6 sent.",
+        "Elements that rank 0 of 2 must send. mine. A (weight sharded by rows): forward "
+        "all_reduce of 6; GELU: no collective; in total 1 collective, 6 sent.",
         wirings,
         {"mine": [Part("A", [called("all_reduce", 6)], cut="rows"), Part("GELU")]},
         ranks=2,
     ),
     case(
-        "Looked up are the ids 0, 212, 7: rank 0 holds entries 0 to 149, finds 0, 7 and has zeros "
+        "The ids looked up are 0, 212, 7: rank 0 holds entries 0 to 149, finds 0, 7 and has zeros "
         "for the rest; rank 1 holds entries 150 to 299, finds 212 and has zeros for the rest; rank "
         "2 holds entries 300 to 449, has only zeros.",
         word_rows,

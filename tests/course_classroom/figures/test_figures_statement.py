@@ -31,7 +31,7 @@ def test_each_change_of_layout_has_its_collective():
         assert move.sends == (op != "slice")
         assert collective(*read(before, after), "dp") is None
     assert collective(*read("X[b@tp, h]", "X[b@tp, h]"), "tp") is None
-    with pytest.raises(ValueError, match="what is sharded along h does not become a partial sum"):
+    with pytest.raises(ValueError, match="a tensor sharded along h does not become a partial sum"):
         collective(*read("X[b, h@tp]", "X[b, h]{tp}"), "tp")
 
 
@@ -67,21 +67,24 @@ def test_a_tensor_that_changes_between_rows_is_moved_where_it_was_computed():
     ("line", "message"),
     [
         ("X[b, h@tp] W[h@tp, f] -> Y[b, f]", r"contracts h, which is sharded over tp, so each "
-         r"rank holds a partial sum. Missing is \{tp\}: write Y\[b, f\]\{tp\}, then -> Y\[b, f\]"),
-        ("O[b, h@tp] W[h@tp, h] -> Y[b, h]", r"Missing is \{tp\}"),
-        ("X[b, h@tp] W[h, f] -> Y[b, f]{tp}", r"h is sharded over tp in X and replicated in W.*"
+         r"rank holds a partial sum. Therefore \{tp\} is missing: write "
+         r"Y\[b, f\]\{tp\}, then -> Y\[b, f\]"),
+        ("O[b, h@tp] W[h@tp, h] -> Y[b, h]", r"Therefore \{tp\} is missing"),
+        ("X[b, h@tp] W[h, f] -> Y[b, f]{tp}", r"h is sharded over tp in X but replicated in W.*"
          r"slice W \(write h@tp in it: no message\), or all-gather"),
-        ("X[b, h@dp] W[h@tp, f] -> Y[b, f]{tp}", "h is sharded over dp in X and sharded over tp"),
+        ("X[b, h@dp] W[h@tp, f] -> Y[b, f]{tp}", "h is sharded over dp in X but sharded over tp"),
         ("X[b@tp, h] W[h, f@tp] -> Y[b, f]", "tp shards b and f, two dims of one product"),
-        ("X[b, h] W[h, f@tp] -> Y[b, f]", r"compute Y\[b, f@tp\]: write that, then -> Y\[b, f\]"),
-        ("X[b, h] W[h, f] -> Y[b, f@tp]", r"f is replicated, in the result sharded over tp"),
+        ("X[b, h] W[h, f@tp] -> Y[b, f]",
+         r"compute Y\[b, f@tp\], so write that first, then -> Y\[b, f\]"),
+        ("X[b, h] W[h, f] -> Y[b, f@tp]",
+         r"f is replicated in the factors but sharded over tp in the result"),
         ("X[b, h] W[h, f] -> Y[b, f]{tp}", "nothing is summed over tp"),
         ("X[b, h]{tp} W[h, f]{tp} -> Y[b, f]{tp}", "two factors are partial sums over tp"),
         ("X[b, h]{tp} W[h, f] -> Y[b, f]", r"a factor is a partial sum over tp.*\{tp\}"),
         ("X[b, h] W[h, f] -> Y[b, f] Z[b, f]", "2 results after an arrow"),
-        ("X[a, b, c, d] -> Y[a, b, c, d]", "1 to 3 dims, and not 4"),
-        ("X[b, s, h] W[rows@tp, h] -> Q[b, s, a@tp]", "has a dim a, and no factor has one"),
-        ("X[b, h] ->", "nothing is written on one side"),
+        ("X[a, b, c, d] -> Y[a, b, c, d]", "4 dims instead of 1 to 3"),
+        ("X[b, s, h] W[rows@tp, h] -> Q[b, s, a@tp]", "has a dim a that no factor has"),
+        ("X[b, h] ->", "one side of an arrow is empty"),
     ],
     ids=["contracted", "one name", "one factor", "two axes", "diagonal", "result replicated",
          "result sharded", "nothing summed", "two sums", "sum lost", "two results", "four dims",
@@ -97,9 +100,11 @@ def test_axes_have_sizes_and_dp_is_outermost():
     assert list(axis_sizes(used, {"tp": 3, "dp": 2})) == ["dp", "tp"]
     assert axis_sizes(read("X[b, h@tp]"), {}) == {"tp": 2}
     assert axis_sizes(read("X[b, h@tp]"), {"tp": 2, "dp": 1}) == {"tp": 2}
-    with pytest.raises(ValueError, match=r"X\[b@dp, h\]: the axis dp has no size; axes given: tp"):
+    with pytest.raises(
+        ValueError, match=r"X\[b@dp, h\], but the axis dp has no size \(axes given: tp"
+    ):
         axis_sizes(used, {"tp": 2})
-    with pytest.raises(ValueError, match="tp=1: an axis of 1 shards nothing"):
+    with pytest.raises(ValueError, match="tp=1: an axis of size 1 shards nothing"):
         axis_sizes(read("X[b, h@tp]"), {"tp": 1})
     with pytest.raises(ValueError, match="one rank holds all"):
         axis_sizes(read("X[b, h]"), {"tp": 1})

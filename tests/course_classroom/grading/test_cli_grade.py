@@ -79,7 +79,7 @@ def test_in_a_sandbox_it_says_what_it_does_and_goes_on(course, monkeypatch):
     monkeypatch.setattr(marking.Grading, "grade", lambda self, found: [])
     done = course("in", "--json")
     assert done.exit_code == 0, done.output
-    assert "runs code that other people wrote" in done.stderr
+    assert "runs other people's code" in done.stderr
     assert json.loads(done.stdout)["rows"] == []
 
 

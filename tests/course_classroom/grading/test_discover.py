@@ -30,7 +30,7 @@ def test_a_folder_without_a_notebook_is_said(tmp_path):
     put(tmp_path, "ana/answer.docx", "ana/timestamp.txt")
     (tmp_path / "bob").mkdir()
     told = {one.student: one.trouble for one in discover.find(tmp_path)[0]}
-    assert told["ana"] == "not a notebook: no notebook, but answer.docx"
+    assert told["ana"] == "not a notebook: no notebook, only answer.docx"
     assert told["bob"].startswith("empty: ")
 
 

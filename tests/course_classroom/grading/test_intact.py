@@ -98,7 +98,10 @@ DAMAGE = {
     "gone": (lambda path: path.unlink(), f"{RING} of lesson 01 (4 points) is missing"),
     "a lesson gone": (lambda path: shutil.rmtree(path.parent), "is missing; and 2 more"),
     "all gone": (lambda path: shutil.rmtree(path.parents[1]), "there are no exercises in it"),
-    "cut off": (lambda path: path.write_text(path.read_text()[:900]), "notebook any more"),
+    "cut off": (
+        lambda path: path.write_text(path.read_text()[:900]),
+        "is no longer an exercise notebook",
+    ),
     "answered": (
         lambda path: edit(path, write(ANSWER, f"%%ranks\ndef {RING}(x, group):\n    return x")),
         f"cell {ANSWER}, was changed",
@@ -108,7 +111,7 @@ DAMAGE = {
     "not graded": (lambda path: edit(path, set_check(grade=False), sealed=True), "is missing"),
     "fewer points, sealed": (
         lambda path: edit(path, set_check(points=1), sealed=True),
-        f"{RING} gives 1 points, and its check 4",
+        f"{RING} gives 1 points, but its check gives 4",
     ),
     "a check that is none, sealed": (
         lambda path: edit(path, write(CHECK, "4"), sealed=True),

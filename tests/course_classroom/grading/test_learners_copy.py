@@ -181,13 +181,13 @@ def test_a_place_that_is_none_is_refused(make, small, tmp_path):
     (tmp_path / "full" / "mine").write_text("my own work")
     (tmp_path / "way").symlink_to(small)
     for folder, says in {
-        tmp_path / "full": "is no empty folder",
-        tmp_path / "full" / "mine": "is no empty folder",
-        tmp_path: "is no empty folder",
+        tmp_path / "full": "is not an empty folder",
+        tmp_path / "full" / "mine": "is not an empty folder",
+        tmp_path: "is not an empty folder",
         small: "inside the course itself",
         small / "docs" / "h": "inside the course itself",
         tmp_path / "way" / "h": "inside the course itself",
-        tmp_path / "none" / "h": "there is no folder",
+        tmp_path / "none" / "h": "does not exist; create it first",
     }.items():
         before = files(tmp_path)
         refused(lambda at=folder: make(at), says)
@@ -201,11 +201,11 @@ def test_an_empty_folder_is_a_place(make, tmp_path):
 
 def test_what_is_no_clone_is_refused(make, small, tmp_path, monkeypatch):
     (small / ".git").rename(tmp_path / "git")
-    refused(make, "is no clone of the course (fatal: not a git repository")
+    refused(make, "is not a clone of the course (fatal: not a git repository")
     commit(tmp_path)
-    refused(make, "it only lies in", "run this in a clone")
+    refused(make, "it is only a folder in", "run this in a clone")
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    refused(make, "git cannot be run", "is what git tracks")
+    refused(make, "git cannot be run", "only files that git tracks are handed out")
 
 
 def test_a_variable_of_git_s_does_not_lead_elsewhere(make, small, tmp_path, monkeypatch):
@@ -266,7 +266,7 @@ def test_a_disk_that_ends_it_leaves_nothing(make, tmp_path, monkeypatch, number,
         return copied(source, target)
 
     monkeypatch.setattr(shutil, "copy", fail)
-    refused(make, says, "nothing was left")
+    refused(make, says, "the partial copy was removed")
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
@@ -293,9 +293,9 @@ def test_the_command_says_what_it_made_and_what_stayed(course, small, tmp_path):
     done = course("handout", str(tmp_path / "h"))
     assert done.exit_code == 0, done.output
     assert f"{tmp_path / 'h'}: a learner's copy of " in done.stdout
-    assert "Not in it: solutions/." in done.stdout
+    assert "Left out: solutions/." in done.stdout
     again = course("handout", str(tmp_path / "h"))
-    assert (again.exit_code, "is no empty folder" in again.stderr) == (1, True)
+    assert (again.exit_code, "is not an empty folder" in again.stderr) == (1, True)
     (small / "course_lib").mkdir()
     (small / "course_lib" / "new.py").write_text("")
     told = json.loads(course("handout", str(tmp_path / "other"), "--json").stdout)

@@ -119,7 +119,7 @@ def test_orphans_without_a_mark_are_found_and_ended(tmp_path, monkeypatch, prefi
     """
     row = run(tmp_path, monkeypatch, prefix, script)
     assert (row.outcome, row.points) == ("right", 2)
-    assert "5 process(es) that it had left behind were ended" in row.note
+    assert "5 leftover process(es) were ended" in row.note
     assert sleeping(nap) == []
 
 
@@ -134,7 +134,7 @@ def test_too_many_processes_are_ended_with_all_that_came_of_them(
     """
     row = run(tmp_path, monkeypatch, prefix, script)
     assert (row.outcome, row.points) == ("too many processes", 0)
-    assert "allowed are 64" in row.note
+    assert "but 64 are allowed" in row.note
     assert sleeping(nap) == []
 
 
@@ -233,7 +233,7 @@ def test_what_others_write_among_the_verdicts_is_refused_and_told(tmp_path, monk
     """
     row = run(tmp_path, monkeypatch, BESIDE, script)
     assert (row.outcome, row.misconception, row.points) == ("wrong", "sum", 0)
-    assert "2 line(s) were put among its verdicts, and refused" in row.note
+    assert "2 line(s) among its verdicts were forged and were ignored" in row.note
 
 
 def test_a_verdict_counts_once(tmp_path, monkeypatch):
@@ -249,7 +249,7 @@ def test_a_verdict_counts_once(tmp_path, monkeypatch):
 def test_points_above_the_exercise_are_refused(tmp_path, monkeypatch):
     row = run(tmp_path, monkeypatch, BESIDE, 'say("ready"); right(points=40)')
     assert row.points == 0
-    assert "40 points were claimed of 2, and refused" in row.note
+    assert "it claimed 40 of 2 points; the claim was ignored" in row.note
 
 
 def test_no_secret_of_the_instructor_reaches_a_submission(tmp_path, monkeypatch):

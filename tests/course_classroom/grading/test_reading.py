@@ -80,7 +80,7 @@ def test_an_answer_below_the_check_counts_where_there_is_no_other(look):
     notebook.cells.remove(cell(notebook, f"{MEAN}-answer"))
     found = look(with_cell(notebook, RIGHT, place=99))
     assert "/ group.size()" in answer_of(found)
-    assert "the answer stands below the check cell" in found.notes
+    assert "the answer is below the check cell" in found.notes
     assert f"the cell {MEAN}-answer is missing" in found.notes
 
 
@@ -97,7 +97,7 @@ def test_a_cell_made_text_is_no_answer_and_that_is_said(look):
     notebook.cells[index] = nbformat.v4.new_markdown_cell(RIGHT, metadata=marks)
     found = look(notebook)
     assert answer_of(found) == ""
-    assert f"the cell {MEAN}-answer was made a markdown cell" in found.notes
+    assert f"the cell {MEAN}-answer was changed to a markdown cell" in found.notes
 
 
 def test_a_missing_check_cell_is_said_and_all_answers_count(look):
@@ -130,14 +130,14 @@ def test_a_previous_version_is_said_and_not_called_an_edit(look):
     old = cell(notebook, f"{MEAN}-check")
     old.source, old.metadata.nbgrader.checksum = "check('mean')", "0" * 32
     found = look(notebook)
-    assert found.notes == ["made from a previous version; graded with today's check cells"]
+    assert found.notes == ["made from an earlier version; graded with today's check cells"]
 
 
 def test_renamed_cells_are_said(look):
     notebook = answered(RIGHT)
     cell(notebook, f"{MEAN}-answer").metadata.nbgrader.grade_id = "mine"
     found = look(notebook)
-    assert "cells with ids that are not of this exercise: mine" in found.notes
+    assert "cells with ids that do not belong to this exercise: mine" in found.notes
     assert "/ group.size()" in answer_of(found)
 
 

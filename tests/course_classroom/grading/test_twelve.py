@@ -138,14 +138,14 @@ def test_each_of_twelve_gets_the_marks_that_it_deserves(graded, student):
 
 def test_what_was_odd_is_said(graded):
     assert "was edited; graded with the original" in rows_of(graded, "dee")[0]["note"]
-    assert "previous version" in rows_of(graded, "lea")[0]["note"]
+    assert "earlier version" in rows_of(graded, "lea")[0]["note"]
     assert "ring_all_reduce of 01_collectives" in rows_of(graded, "jon")[0]["note"]
 
 
 def test_some_could_not_be_graded_and_the_exit_code_says_so(graded):
     assert graded[1].returncode == 1
     assert json.loads(graded[1].stdout)["not_graded"] == 3
-    assert "code that other people wrote" in graded[1].stderr
+    assert "other people's code" in graded[1].stderr
 
 
 def test_nothing_is_left_of_all_that(graded):

@@ -62,7 +62,7 @@ def test_a_setting_for_all_code_is_named_by_its_call(judge, call):
     before, last = PLAIN.rsplit("    return ", 1)
     source = f"{before}    mean = {last.strip()}\n    {SETTINGS[call]}\n    return mean\n"
     verdict = frame.judge(exercise, {MEAN: source}, {}, judge)
-    assert (verdict.outcome, verdict.name) == ("wrong", "set for all"), verdict
+    assert (verdict.outcome, verdict.name) == ("wrong", "changes a global setting"), verdict
     assert call in verdict.text
     assert frame.judge(exercise, {MEAN: PLAIN}, {}, judge).outcome == "right"
 

@@ -204,9 +204,15 @@ def test_a_network_of_its_own_has_a_loopback_and_nothing_else():
 @pytest.mark.parametrize(
     ("standing", "words"),
     [
-        (Walls(7, True, True), "confined by Landlock (release 7); process numbers and a network"),
-        (Walls(2, True), "process numbers of their own; they share the network with this run"),
-        (Walls(), "not confined: this system has no Landlock"),
+        (
+            Walls(7, True, True),
+            "confined by Landlock (release 7); they have process numbers and a network",
+        ),
+        (
+            Walls(2, True),
+            "they have process numbers to themselves; they share the network with this run",
+        ),
+        (Walls(), "not confined, because this system has no Landlock"),
     ],
 )
 def test_the_head_says_which_walls_stand(standing, words):

@@ -51,7 +51,7 @@ def test_a_cell_that_could_not_be_read_is_not_taken_for_the_last_one(notebook):
     assert first == "Python cannot read the cell in line 2: '(' was never closed."
     notebook.ranks("def mean(x, group):\n    return x")  # renamed
     assert notebook.text() == (
-        f"{first}\nThat is the last `%%ranks` cell that held `{NAME}`: no later one has defined it."
+        f"{first}\nThat is the last `%%ranks` cell with `{NAME}`: no later one has defined it."
     )
     notebook.cell(f"def {NAME}(x, group):\n    return x")  # without the magic
     assert notebook.text().endswith("is `%%ranks` the first line of its cell?")
@@ -72,7 +72,7 @@ def test_an_answer_in_the_notebook_s_own_process_is_called_that(notebook):
 
 
 def test_a_page_has_its_exercise_and_a_name_may_be_left_out(notebook, monkeypatch, capsys):
-    with pytest.raises(ValueError, match="this page is no exercise"):
+    with pytest.raises(ValueError, match="this page is not an exercise"):
         desk.hint()
     notebook.cell(f"who_hangs = {RIGHT}")
     assert desk.check().exercise == "who_hangs"
@@ -86,7 +86,7 @@ def test_a_page_has_its_exercise_and_a_name_may_be_left_out(notebook, monkeypatc
 
 def test_running_all_cells_takes_no_hint(notebook, capsys, monkeypatch):
     notebook.cell(f"who_hangs = {RIGHT}\ncheck('who_hangs')\nhint()")
-    assert capsys.readouterr().out.endswith("Run it alone.\n")
+    assert capsys.readouterr().out.endswith("Run only it.\n")
     monkeypatch.setattr(desk, "AT_ONCE", 0.0)
     desk.hint()
     assert capsys.readouterr().out.startswith("Hint 1 of 4: "), "the first one is still to come"
@@ -94,12 +94,12 @@ def test_running_all_cells_takes_no_hint(notebook, capsys, monkeypatch):
 
 SLIPS = {
     f"hint('{NAME[:-1]}')": f"there is no exercise 'mean_over_rank'; did you mean '{NAME}'?",
-    "check('zzz')": "there is no exercise 'zzz'; its page says the name in its check",
-    "check({})": 'the name of an exercise stands in quotes, as in hint("mean_over_ranks")',
+    "check('zzz')": "there is no exercise 'zzz'; its page has the name in its check",
+    "check({})": 'the name of an exercise must be in quotes, as in hint("mean_over_ranks")',
     "cell_of('ring')": "no %%ranks cell has defined ring yet; did you mean 'rings'?",
-    "predict('04.sent', '4')": "a prediction is a number without quotes or unit, or `...` where it "
-    "is left blank; 04.sent got '4'",
-    "predict(4, '04.sent')": 'the question comes first, in quotes: predict("01.two", ..., "MB")',
+    "predict('04.sent', '4')": "a prediction is a number without quotes or unit, or `...` for a "
+    "blank; 04.sent got '4'",
+    "predict(4, '04.sent')": 'the question must be first, in quotes: predict("01.two", ..., "MB")',
     "hint(1, 2)": "hint() takes from 0 to 1 positional arguments but 2 were given",
 }
 

@@ -41,7 +41,7 @@ def test_a_rank_that_is_busy_in_the_checks_own_call_says_nothing_about_the_answe
     theirs = Fact(1, "interrupted", "was still busy in your cell, line 7: while True:")
     waits = Fact(2, "waited", "waited in barrier for rank 0 in your cell, line 3")
     for facts in ([ours], [ours, waits], [ours, replace(ours, rank=1, kind="stuck")]):
-        with pytest.raises(NotJudged, match="in the check's call, and in none of your lines"):
+        with pytest.raises(NotJudged, match="in the check's call, outside your lines"):
             raise _finding(ended(*facts), "on 3 ranks")
     assert _finding(ended(theirs, ours), "on 3 ranks").name == "no end"
     assert _finding(ended(theirs, waits), "on 3 ranks").name == "no end"
@@ -108,7 +108,7 @@ def test_a_slow_trial_says_where_the_answer_is(judge, monkeypatch):
     found = read(LOSS.replace("    own =", "    __import__('time').sleep(2.3)\n    own ="))
     judge.take(found, layers.__name__)
     judge.trial(found, layers.run, *CASE, members=ALL, when="on 3 ranks")
-    assert said[0].startswith("`uneven_loss` is tried on 3 ranks, up to 10 s of the ranks' own")
+    assert said[0].startswith("trying `uneven_loss` on 3 ranks, up to 10 s of the ranks' own")
     assert "\nranks 0–2 are in your cell, line 6: __import__('time').sleep(2.3)" in said[-1]
 
 

@@ -92,7 +92,7 @@ def test_from_the_shell_the_others_are_checked_and_the_exit_code_is_another(work
     done = CliRunner().invoke(app, ["check", "00"])
     assert done.exit_code == 3, done.output
     assert f"– {MEAN}: not judged\n{BUSY}" in done.stdout and f"✓ {WHO}: right" in done.stdout
-    assert f"Not judged, and not noted as wrong: {MEAN}. `course check {MEAN}` tries" in done.stderr
+    assert f"Not judged, so not counted as wrong: {MEAN}. `course check {MEAN}`" in done.stderr
     assert [event["exercise"] for event in Progress(work).read().of("check")] == [WHO]
 
 

@@ -136,7 +136,10 @@ def test_ranks_that_cannot_be_started_judge_nobody(monkeypatch):
 def test_a_cell_says_that_it_had_little_of_its_time(two, monkeypatch):
     monkeypatch.setattr("course_classroom.ranks.cluster.OwnTime", Starved)
     text = told(two.run("import time; time.sleep(60)", deadline=1.0))
-    assert "It had little of them, for this machine is busy (load 61 on 2 cores)" in text
+    assert (
+        "The ranks had little of that time, because this machine is busy (load 61 on 2 cores)"
+        in text
+    )
 
 
 STOPPED = """

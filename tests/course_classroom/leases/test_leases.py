@@ -213,7 +213,7 @@ def test_fewer_gpus_than_ranks_are_shared_by_the_ranks_and_said(start):
     got = second.take(4)
     assert got["variables"]["CUDA_VISIBLE_DEVICES"] == "7"
     assert got["told"][0].startswith(
-        "Only 1 of 8 GPUs of this node is free and the others are held"
+        "Only 1 of 8 GPUs of this node is free, and the others are held"
     )
     assert "so 4 ranks share it." in got["told"][0]
 
@@ -308,7 +308,7 @@ def hostile(kind: str, node: Path, aside: Path) -> str:
         return f"{node} is a file, not a folder"
     node.mkdir()
     node.chmod(0o777)
-    return f"in {node} anybody can remove others' files (`chmod 1777` mends it)"
+    return f"in {node} any user can remove others' files (`chmod 1777` corrects it)"
 
 
 @pytest.mark.parametrize("kind", ["a link", "a file", "no parent", "all may remove"])
@@ -411,7 +411,7 @@ def test_a_world_beyond_the_part_is_refused_with_numbers(node, monkeypatch):
     with pytest.raises(MemoryError) as refused:
         share.check_memory(5, share.part(NODE, 0), NODE, [])
     assert str(refused.value) == (
-        "5 ranks need about 1.4 GB, and a notebook's part of this node is 1.1 GB (68.7 GB for 64 "
+        "5 ranks need about 1.4 GB, but a notebook's part of this node is 1.1 GB (68.7 GB for 64 "
         "learners); ask for 3"
     )
     monkeypatch.setenv("COURSE_LEARNERS", "1000000")
@@ -428,7 +428,7 @@ def test_a_world_beyond_what_others_left_is_refused_and_says_who_holds_it(start,
     monkeypatch.delenv("COURSE_LEARNERS")
     with pytest.raises(MemoryError) as refused:
         share.check_world(2)
-    assert f"who holds what: {claims._user(os.getuid())} in 0.ipynb {total / 1e9:.1f} GB" in str(
+    assert f"Holders: {claims._user(os.getuid())} in 0.ipynb {total / 1e9:.1f} GB" in str(
         refused.value
     )
     assert "0.0 GB are not held by others" in str(refused.value)
@@ -460,10 +460,12 @@ def test_a_rank_with_a_gpu_takes_a_gigabyte_of_the_host(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr(share, "available_bytes", lambda: 3 << 30)
     share.check_world(3, {})
-    with pytest.raises(MemoryError, match=r"4 ranks need about 4.3 GB and 3.2 GB .* can take 3 "):
+    with pytest.raises(
+        MemoryError, match=r"4 ranks need about 4.3 GB, but only 3.2 GB .* can take 3 "
+    ):
         share.check_world(4, {})
     share.check_world(8, {"CUDA_VISIBLE_DEVICES": ""})
-    with pytest.raises(MemoryError, match=r"65 ranks need about 69.8 GB, and of this node's"):
+    with pytest.raises(MemoryError, match=r"65 ranks need about 69.8 GB, but of this node's"):
         share.check_memory(65, share.part(NODE, 1), NODE, [])
 
 
@@ -487,10 +489,10 @@ def test_ranks_that_a_gpu_has_no_room_for_are_refused(tmp_path, node, monkeypatc
     with pytest.raises(MemoryError) as refused:
         leases.take(4, seen=[a], machine=NODE)
     assert str(refused.value).startswith(
-        "4 rank(s) on GPU 0 take about 2.1 GB of its memory before any tensor, and 1.7 GB are "
-        "free; it can take 3. `nvidia-smi` shows"
+        "4 rank(s) on GPU 0 need about 2.1 GB of its memory before they allocate tensors, but "
+        "1.7 GB are free, enough for 3. `nvidia-smi` shows"
     )
-    with pytest.raises(MemoryError, match=r"^1 rank\(s\) on GPU 1 .* it can take 0\."):
+    with pytest.raises(MemoryError, match=r"^1 rank\(s\) on GPU 1 .* enough for 0\."):
         leases.take(2, seen=[a, b], machine=NODE)
     leases.take(3, seen=[a], machine=NODE).give_back()  # the refused have kept no lock
     monkeypatch.setenv("FAILS", "9")
@@ -543,14 +545,14 @@ def test_a_cluster_holds_its_lease_while_it_runs_and_its_extra_ranks_join(node, 
             assert held(3)["0"] == ["extra ranks", "lesson.ipynb"]
         lease = cluster.lease
         text = told(cluster.run("import os\nif rank: os.kill(os.getpid(), 9)"))
-        assert "The ranks were started again" in text
+        assert "The ranks were restarted" in text
         assert cluster.lease is lease, "nobody can take it while ranks are replaced"
         assert cluster.pull(see) == ["0,1"] * 2
     finally:
         cluster.stop()
     assert cluster.lease is None and held(3) == {} and claim_files(node) == 0
     monkeypatch.setenv("COURSE_RUNTIME_DIR", str(node / ("long" * 25)))
-    with pytest.raises(RuntimeError, match="too long a path"):
+    with pytest.raises(RuntimeError, match="too long for the ranks' sockets"):
         cluster.start()
     assert claim_files(node) == 0, "a start that failed gives back as well"
 

@@ -75,12 +75,12 @@ def test_a_cell_that_fails_leaves_no_ranks_behind(magics):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("", "say how many ranks"), ("two", "%%extra: argument world"), ("2 --pul a", "pul")],
+    [("", "pass the number of ranks"), ("two", "%%extra: argument world"), ("2 --pul a", "pul")],
 )
 def test_a_line_that_cannot_be_says_what_is_meant(magics, line, said):
     with pytest.raises(ValueError, match=said):
         magics.run(line, "a")
-    with pytest.raises(ValueError, match="say `%extra stop`"):
+    with pytest.raises(ValueError, match="write `%extra stop`"):
         magics.run("4")
     assert magics.log == []
 

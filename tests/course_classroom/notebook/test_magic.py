@@ -124,11 +124,11 @@ def test_wrong_words_are_told_with_the_right_ones(session):
     for line, message in [
         ("%%ranks 5\n1", "there is no rank [5] among 2 ranks"),
         ("%%ranks --dedline 3\n1", "unrecognized arguments: --dedline"),
-        ("%%ranks one\n1", "name ranks like 0 or 0,2 or 1-3"),
-        ("%%ranks --deadline 0\n1", "say a number of seconds above 0"),
-        ("%%ranks --world 0\n1", "a world of 0 ranks cannot be started"),
-        ("%%ranks --world -2\n1", "a world of -2 ranks cannot be started"),
-        ("%ranks dance", "say status, start, stop, restart or last"),
+        ("%%ranks one\n1", "write ranks like 0 or 0,2 or 1-3"),
+        ("%%ranks --deadline 0\n1", "give seconds above 0"),
+        ("%%ranks --world 0\n1", "a world of 0 ranks is not possible"),
+        ("%%ranks --world -2\n1", "a world of -2 ranks is not possible"),
+        ("%ranks dance", "write status, start, stop, restart or last"),
         ("from course_classroom import pull\npull('keptt')", "name 'keptt' is not defined"),
     ]:
         error = session.error(line)
@@ -179,7 +179,7 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_ranks(session):
 def test_a_rank_that_prints_without_end_does_not_fill_the_notebook(session):
     text = session.text("%%ranks 1\nfor k in range(40_000):\n    print('a line of text', k)")
     assert text.startswith("[rank 1] a line of text 0\n") and len(text) < 100_000
-    assert "characters more, which are not shown" in text.splitlines()[-1]
+    assert "more characters, which are not shown" in text.splitlines()[-1]
 
 
 def test_the_status_and_the_stop(session):

@@ -134,7 +134,9 @@ def test_what_the_course_shows_follows_the_sentence(shell, capsys, tmp_path, mon
     nbformat.write(notebook, tmp_path / "notebooks" / "a.ipynb")
     monkeypatch.setattr(missing_packages, "ROOT", tmp_path)
     shell.run(cell.source)
-    assert capsys.readouterr().out.endswith("Below is what the cell shows with it.\nla\nla\n")
+    assert capsys.readouterr().out.endswith(
+        "Below is the output of the cell with that package.\nla\nla\n"
+    )
     shell.run(cell.source + "  # changed")
     assert "Below" not in capsys.readouterr().out
 

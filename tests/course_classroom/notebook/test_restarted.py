@@ -73,7 +73,9 @@ def test_before_the_first_cell_and_after_a_restart_it_says_which_cell_to_run(ker
     names = {'check("mean_over_ranks")': "check", "hint()": "hint", "print(drawn)": "drawn"}
     for cell, name in names.items():
         status, said = run(cell)
-        assert status == "error" and said.startswith(f"{name} is not there yet: this kernel was")
+        assert status == "error" and said.startswith(
+            f"{name} does not exist yet, because this kernel was"
+        )
         assert "Run All Above Selected Cell" in said and "Traceback" not in said
     run("import os; os.environ['JPY_SESSION_NAME'] = '/w/my_own.ipynb'")
     assert run("hint()") == ("error", "name 'hint' is not defined"), "no page of the course"
@@ -83,7 +85,9 @@ def test_a_copy_of_an_older_release_is_told_what_to_load(run):
     for cell in ("%load_ext course_lib.classroom", "from course_lib.classroom.checks import check"):
         status, said = run(cell)
         assert status == "error" and "`%load_ext course_classroom`" in said and len(said) < 500
-        assert said.startswith("course_lib.classroom is not in course_lib any more: this notebook")
+        assert said.startswith(
+            "course_lib.classroom is no longer in course_lib, because this notebook"
+        )
     for name in ("no_such_package", "course_lib.no_such_part"):  # Python's own words
         assert run(f"import {name}") == ("error", f"No module named '{name}'")
 

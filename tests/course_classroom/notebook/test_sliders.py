@@ -47,7 +47,7 @@ def test_without_ipywidgets_it_is_the_picture_and_what_to_install(shown, monkeyp
     sliders.ring(3)._ipython_display_()
     assert shown[0][0]["image/png"] == ring_steps(3).png and WIDGET not in shown[0][0]
     assert capsys.readouterr().out == (
-        "The picture has sliders where ipywidgets is installed: pip install ipywidgets\n"
+        "The picture has sliders if ipywidgets is installed: pip install ipywidgets\n"
     )
 
 

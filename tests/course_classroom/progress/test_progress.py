@@ -69,7 +69,7 @@ def test_checks_hints_and_predictions_are_written_down(inside):
 @pytest.mark.parametrize(
     ("guess", "value", "said"),
     [
-        (100.4, 100.0, "100.4 MB, less than 1 % from it."),
+        (100.4, 100.0, "100.4 MB, less than 1 % off."),
         (102.0, 100.0, "102.0 MB, 1.02 times as much."),
         (-100.0, 100.0, "-100.0 MB, -1 times as much."),
         (3, 4, "3 MB."),

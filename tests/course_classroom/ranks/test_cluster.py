@@ -31,9 +31,11 @@ def test_variables_last_between_cells_and_travel_both_ways(two):
     assert two.pull("given['names']", [1]) == [["a", "b"]] and two.pull("seen") == [0, 1]
     with pytest.raises(RuntimeError, match="rank 0: NameError: name 'nobody' is not defined"):
         two.pull("nobody")
-    with pytest.raises(RuntimeError, match="rank 1: a value of type Foo cannot travel; pull num"):
+    with pytest.raises(
+        RuntimeError, match="rank 1: a value of type Foo cannot be copied; pull num"
+    ):
         two.pull("strange if rank else 1")
-    with pytest.raises(TypeError, match="a value of type Cluster cannot travel; push numbers"):
+    with pytest.raises(TypeError, match="a value of type Cluster cannot be copied; push numbers"):
         two.push({"me_too": two})
     assert two.pull("seen") == [0, 1]
 
@@ -50,7 +52,7 @@ def test_a_rank_that_sends_something_else_sends_no_program(two, capfd):
         "pickle.dumps(Runs())).decode()"
     )
     try:
-        with pytest.raises(RuntimeError, match="rank 0: what arrived is not a packed value"):
+        with pytest.raises(RuntimeError, match="rank 0: the received text is not a packed value"):
             two.pull("7")
     finally:
         two.run("values.pack = packed")
@@ -65,7 +67,7 @@ def test_an_error_on_one_rank_keeps_all_variables(two):
     first, second, last = text.splitlines()
     assert first == "rank 1 raised ZeroDivisionError: division by zero in line 2: 1 / 0"
     assert second.startswith("rank 0 waited in all_reduce(sum) of float32[2] for rank 1 in line 3")
-    assert last == "The ranks' variables and groups are as they were."
+    assert last == "The ranks' variables and groups are unchanged."
     assert two.pull("kept") == [10, 11] and pids(two) == before
     works(two)
 
@@ -87,7 +89,7 @@ def test_a_rank_that_no_interrupt_reaches_is_replaced(two):
     began = time.monotonic()
     text = told(two.run(body + "if rank == 0:\n    time.sleep(60)", deadline=1.0))
     assert "rank 0 did not come back from line 4: time.sleep(60)" in text
-    assert text.endswith("The ranks were started again: their variables are gone.")
+    assert text.endswith("The ranks were restarted, so their variables are gone.")
     works(two)
     assert time.monotonic() - began < 45  # of 60: on a busy machine a start takes its time
 
@@ -113,7 +115,7 @@ def test_a_rank_that_died_between_cells_is_replaced_and_said(two):
     assert printed(ended) == ["0\n", "1\n"]
     assert ended.notes == [
         "Since the last cell rank 1 was killed by SIGKILL (often: out of memory). "
-        "The ranks were started again: their variables are gone."
+        "The ranks were restarted, so their variables are gone."
     ]
 
 
@@ -136,7 +138,7 @@ def test_a_rank_that_lost_its_gpu_is_explained_and_replaced(two):
     assert "where the program waited for the GPU" in advice
     for part in ("an index outside its table", "CUDA_LAUNCH_BLOCKING=1", "On the CPU"):
         assert part in advice
-    assert last == "The ranks were started again: their variables are gone."
+    assert last == "The ranks were restarted, so their variables are gone."
     assert not set(pids(two)) & set(before)
     works(two)
 
@@ -156,7 +158,7 @@ def test_a_mistake_costs_its_cell_and_no_rank(two, code, words):
     before = pids(two)
     two.run("kept = rank + 10")
     text = told(two.run(code))
-    assert words in text and "started again" not in text
+    assert words in text and "restarted" not in text
     assert two.pull("kept") == [10, 11] and pids(two) == before
     works(two)
 
@@ -173,7 +175,7 @@ def test_a_cell_that_destroys_or_replaces_its_groups_gets_new_ones(two, code, wh
     two.run("kept = rank")
     ended = two.run(code, ranks=who)
     assert not ended.failed
-    made = "The groups were made anew; the ranks' other variables are as they were."
+    made = "New groups were created; the ranks' other variables are unchanged."
     assert ended.notes == [made]
     works(two)
     assert two.pull("kept") == [0, 1]

@@ -20,7 +20,7 @@ def test_a_call_that_not_all_began_fails_its_own_cell(two):
         "dist.all_reduce(torch.ones(2), async_op=True); rank 1 has not made that call in this cell"
     )
     assert second == "rank 1 finished the cell without calling any collective"
-    assert notes == ["The groups were made anew; the ranks' other variables are as they were."]
+    assert notes == ["New groups were created; the ranks' other variables are unchanged."]
     works(two)
     assert two.pull("kept") == [0, 1]
 
@@ -48,7 +48,7 @@ def test_a_cell_that_swallows_its_interrupt_has_failed(two):
 
 def test_a_long_error_and_a_long_value_are_cut(two):
     ended = two.run("raise ValueError('v' * 10**7)")
-    assert len(told(ended)) < 3 * MOST_SAID and f"{10**7 - MOST_SAID:,} characters more" in told(
+    assert len(told(ended)) < 3 * MOST_SAID and f"{10**7 - MOST_SAID:,} more characters" in told(
         ended
     )
     (outcome, _) = two.run("'v' * 10**7").outcomes
@@ -65,7 +65,7 @@ def test_a_deadline_that_is_none_is_refused_before_ranks_start(monkeypatch):
     magics = RanksMagics(InteractiveShell())
     monkeypatch.setattr(magics, "ready", lambda *a, **k: pytest.fail("ranks were started"))
     for seconds in ("inf", "nan", "0", str(LONGEST + 1)):
-        with pytest.raises(ValueError, match=r"above 0 and up to 86,400 \(a day\)"):
+        with pytest.raises(ValueError, match=r"above 0 and at most 86,400 \(a day\)"):
             magics.run_cell(f"--deadline {seconds}", "1")
         with pytest.raises(ValueError, match="a day"):
             ExtraRanks(1).run("1", deadline=float(seconds))

@@ -181,7 +181,7 @@ def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):
     text = told(
         two.run("model(torch.ones(1, 2)).sum().backward() if rank else None", label="cell [4]")
     )
-    assert "These hold a dead group, make them again before you use them: " in text
+    assert "These hold a dead group. Create them again before use: " in text
     for name in (
         "`model` (made in cell [3])",
         "`mine` (made in cell [3])",
@@ -249,15 +249,17 @@ def test_a_thread_that_outlives_its_cell_harms_no_later_one(two):
     ended = two.run(ends_late.format(before="", after=WAITS), label="cell [3]")
     assert ended.notes[0] == (
         "On rank 0 a thread that this cell started still waits in all_reduce (line 4: "
-        f"try: {call}). No rank will come to that call: wait for a thread in its "
-        "own cell, by thread.join()."
+        f"try: {call}). No rank will make that call. Wait for a thread in its "
+        "own cell, with thread.join()."
     )
     assert printed(two.run(later, label="cell [4]")) == ["[2.0, 2.0]\n"] * 2
     two.run(THREAD.format(before="go.wait()", after=""), label="cell [5]")
     first, second = printed(two.run(later, label="cell [6]"))
     assert second == "[2.0, 2.0]\n" and second in first  # two streams, in any order
     refused = first.replace(second, "")
-    assert refused.startswith("A call was refused, of a thread that cell [5] started (cell [5], ")
+    assert refused.startswith(
+        "A call was refused because it comes from a thread that cell [5] started (cell [5], "
+    )
     joined = THREAD.replace("if rank == 0:\n    ", "")
     assert not two.run(joined.format(before="", after="t.join()"), label="cell [7]").notes
     works(two)

@@ -1,4 +1,4 @@
-"""Where a thread is, while it runs on."""
+"""The place of a thread while it runs."""
 
 from __future__ import annotations
 

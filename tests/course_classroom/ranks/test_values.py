@@ -195,17 +195,17 @@ def nested() -> list:
 
 
 REFUSED = {
-    "an object": (Foo(), "a value of type Foo cannot travel; "),
-    "a dataclass itself": (Record, "a value of type type cannot travel; "),
-    "what is nobody's": (Closed(1), "a value of type Closed cannot travel; "),
-    "a key": ({Foo(): 1}, "a value of type Foo cannot travel; "),
-    "a model": ([torch.nn.Linear(1, 1)], "a value of type Linear cannot travel; "),
-    "a sparse tensor": (torch.eye(2).to_sparse(), "a Tensor (sparse_coo, cpu) cannot travel; "),
+    "an object": (Foo(), "a value of type Foo cannot be copied; "),
+    "a dataclass itself": (Record, "a value of type type cannot be copied; "),
+    "what is nobody's": (Closed(1), "a value of type Closed cannot be copied; "),
+    "a key": ({Foo(): 1}, "a value of type Foo cannot be copied; "),
+    "a model": ([torch.nn.Linear(1, 1)], "a value of type Linear cannot be copied; "),
+    "a sparse tensor": (torch.eye(2).to_sparse(), "a Tensor (sparse_coo, cpu) cannot be copied; "),
     "an unknown dtype": (
         torch.zeros(2, dtype=torch.float8_e8m0fnu),
-        "a tensor of dtype torch.float8_e8m0fnu cannot travel; ",
+        "a tensor of dtype torch.float8_e8m0fnu cannot be copied; ",
     ),
-    "an array of text": (numpy.array(["a"]), "an array of dtype <U1 cannot travel; "),
+    "an array of text": (numpy.array(["a"]), "an array of dtype <U1 cannot be copied; "),
     "what holds itself": (nested(), "a value that contains itself, or is nested too deeply, "),
 }
 
@@ -243,7 +243,7 @@ MADE_UP = {
 
 @pytest.mark.parametrize("how", MADE_UP)
 def test_a_text_that_nobody_packed_is_refused_and_runs_nothing(how, capfd):
-    with pytest.raises(ValueError, match="what arrived is not a packed value"):
+    with pytest.raises(ValueError, match="the received text is not a packed value"):
         unpack(MADE_UP[how])
     assert capfd.readouterr() == ("", "")
 

@@ -53,7 +53,7 @@ def test_appendices_are_copied_after_the_lessons_and_said(root, work):
     assert [item.path for item in workspace.items(root)] == [LESSON, MEASURING, CLUSTERS, MEAN]
     assert workspace.open_up(root, work).lines() == [
         f"Your own copies are in {work}: 1 lesson, 2 appendices and 1 exercise. "
-        "No update ever overwrites them."
+        "Updates never overwrite them."
     ]
     assert (work / CLUSTERS).read_bytes() == (root / CLUSTERS).read_bytes()
     assert first_lesson(work) == LESSON, "a newcomer begins with a lesson"
@@ -65,8 +65,8 @@ def test_one_that_is_new_or_has_changed_is_called_by_its_letter(root, work):
     (root / "notebooks/appendix_d_formulas.ipynb").write_text(notebook("# Appendix D · Formulas"))
     said = workspace.open_up(root, work).lines()
     new = "appendix D (notebooks/appendix_d_formulas.ipynb)."
-    assert said[0] == f"Was not in {work} and is now, as handed out: {new}"
-    assert said[1].startswith("Appendix C has changed since your copy was made; yours is as it was")
+    assert said[0] == f"Missing in {work} and now copied again, as handed out: {new}"
+    assert said[1].startswith("Appendix C has changed since your copy was made; yours is unchanged")
 
 
 def test_the_parts_of_an_appendix_are_copied_and_named_apart_and_reset_together(root, work):
@@ -109,7 +109,7 @@ def test_status_shows_appendices_after_the_lessons(root, work):
     listed = ["Appendix B  Honest measuring: not opened", "Appendix C  Clusters: opened"]
     assert course("status", "--everything").stdout.splitlines()[-3:-1] == listed
     said = course("status").stdout.splitlines()
-    assert said[1] == listed[1] and said[2].startswith("In all"), "what was opened, and no more"
+    assert said[1] == listed[1] and said[2].startswith("In total"), "what was opened, and no more"
     assert said[3].startswith("2 lessons and appendices are not opened yet")
 
 

@@ -140,7 +140,7 @@ def test_two_people_start_side_by_side(labs, taken):
     ana, ben = labs
     assert len({ana.port, ben.port, taken}) == 3
     for lab in labs:
-        told = f"Port {taken} is taken, so this JupyterLab is at port {lab.port}: "
+        told = f"Port {taken} is taken, so this JupyterLab is at port {lab.port}. "
         assert told in lab.said()
         assert lab.api("contents/notebooks")[0] == 200
     assert ask(f"http://127.0.0.1:{ben.port}/api/contents", ana.token)[0] == 403
@@ -148,7 +148,7 @@ def test_two_people_start_side_by_side(labs, taken):
 
 def test_a_second_one_on_the_same_workspace_is_refused(server):
     code, said = until_its_end(server.work, "--port=0")
-    assert code == 1 and said.startswith(f"course: A JupyterLab is open on {server.work} already")
+    assert code == 1 and said.startswith(f"course: A JupyterLab is already open on {server.work} (")
     assert f"process {server.process.pid})" in said and server.token not in said
     assert "COURSE_WORK=~/work-NAME make lab" in said
 
@@ -213,7 +213,7 @@ def test_the_library_and_the_pages_can_be_read_and_not_changed(server, page):
         server.api(f"contents/{folder}", "POST", {"copy_from": page}),
         server.api(f"{path}/checkpoints", "POST"),
     ):
-        assert status == 403 and "here for reading" in told["message"]
+        assert status == 403 and "is read-only here" in told["message"]
     assert (ROOT / page).read_text() == before
     copy = server.api("contents/", "POST", {"copy_from": page})
     assert copy[0] == 201 and (server.work / copy[1]["path"]).read_text() == before
@@ -253,7 +253,7 @@ def test_prepare_makes_the_workspace_and_starts_nothing(tmp_path):
     assert (work / "notebooks" / "00_start_here.ipynb").exists()
 
 
-OPEN = "would run without a token", "leave its token as it is"
+OPEN = "would run without a token", "leave its token unchanged"
 REACHED = "where other machines reach it", "ssh -L 8888:127.0.0.1:8888"
 
 
@@ -292,8 +292,8 @@ def test_a_password_of_the_users_comes_beside_the_token(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ("--ServerApp.allow_unauthenticated_access=True", "would open this machine to everybody"),
-        ("--IdentityProvider.token=", "would open this machine to everybody"),
+        ("--ServerApp.allow_unauthenticated_access=True", "would open this machine to everyone"),
+        ("--IdentityProvider.token=", "would open this machine to everyone"),
         ("--ServerApp.root_dir=/", "COURSE_WORK=/another/folder make lab"),
         ("--notebook-dir=/", "COURSE_WORK=/another/folder make lab"),
     ],

@@ -28,7 +28,7 @@ def test_fonts_are_looked_for_before_the_first_figure_and_once(tmp_path, monkeyp
     monkeypatch.setattr(lab.subprocess, "run", lambda command, **_: asked.append(command[-1]))
     lab.list_fonts()
     assert asked == ["import matplotlib.font_manager"]
-    assert capsys.readouterr().out == "Matplotlib looks for fonts, once.\n"
+    assert capsys.readouterr().out == "Matplotlib searches for fonts (once).\n"
     (tmp_path / "fontlist-v390.json").touch()
     lab.list_fonts()
     assert len(asked) == 1

@@ -115,14 +115,14 @@ def test_a_half_written_line_is_named_and_the_rest_counts(work):
     with open(work / "progress.jsonl", "a") as file:
         file.write('{"at": "2026-11-21T10:00:00+00:00", "kind": "che')
     assert lesson("00")["points"] == 1
-    assert "Line 2 of progress.jsonl cannot be read; the rest counts." in course("status").stdout
+    assert "Line 2 of progress.jsonl cannot be read; the others count." in course("status").stdout
     assert json.loads(course("status", "--json").stdout)["damaged_lines"] == [2]
 
 
 def test_no_workspace_yet(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_WORK", str(tmp_path / "none"))
     ended = course("status")
-    assert ended.exit_code == 1 and "`make lab` makes it" in ended.stderr
+    assert ended.exit_code == 1 and "`make lab` creates it" in ended.stderr
     assert not (tmp_path / "none").exists()
 
 
@@ -205,12 +205,16 @@ def spoil_size(file: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (os.mkfifo, "no plain file"),
+        (os.mkfifo, "not a regular file"),
         pytest.param(
-            lambda file: file.symlink_to("/etc/passwd"), "no plain file", marks=pytest.mark.slow
+            lambda file: file.symlink_to("/etc/passwd"),
+            "not a regular file",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            lambda file: file.write_text("[" * 200_000), "no list of events", marks=pytest.mark.slow
+            lambda file: file.write_text("[" * 200_000),
+            "not a list of events",
+            marks=pytest.mark.slow,
         ),
         (spoil_size, "larger than 50 MB"),
     ],

@@ -88,7 +88,7 @@ def test_the_first_opening_copies_everything_and_says_where(root, work):
     news = workspace.open_up(root, work)
     assert contents(work) == contents(root)
     assert news.lines() == [
-        f"Your own copies are in {work}: 2 lessons and 3 exercises. No update ever overwrites them."
+        f"Your own copies are in {work}: 2 lessons and 3 exercises. Updates never overwrite them."
     ]
     assert workspace.open_up(root, work).lines() == [], "nothing is new the second time"
 
@@ -121,11 +121,12 @@ def test_an_update_overwrites_nothing_and_is_told(root, work):
     news = workspace.open_up(root, work)
     assert before.items() <= contents(work).items(), "touched or not, each is as it was"
     assert news.lines() == [
-        f"Was not in {work} and is now, as handed out: lesson 02 (notebooks/02_new.ipynb).",
-        "Lesson 00 has changed since your copy was made; yours is as it was. "
-        f"`course reset {LESSON}` takes the new one and keeps yours in backups/.",
-        "Exercise mean has changed since your copy was made; yours is as it was. "
-        "`course reset mean` takes the new one and keeps yours in backups/.",
+        f"Missing in {work} and now copied again, as handed out: lesson 02 "
+        "(notebooks/02_new.ipynb).",
+        "Lesson 00 has changed since your copy was made; yours is unchanged. "
+        f"`course reset {LESSON}` gets the new one and keeps yours in backups/.",
+        "Exercise mean has changed since your copy was made; yours is unchanged. "
+        "`course reset mean` gets the new one and keeps yours in backups/.",
     ]
 
 
@@ -133,7 +134,7 @@ def test_what_was_deleted_comes_back_and_that_is_said_once(root, work):
     workspace.open_up(root, work)
     (work / RING).unlink()
     assert workspace.open_up(root, work).lines() == [
-        f"Was not in {work} and is now, as handed out: exercise ring ({RING})."
+        f"Missing in {work} and now copied again, as handed out: exercise ring ({RING})."
     ]
     assert (work / RING).read_text() == (root / RING).read_text()
     assert workspace.open_up(root, work).lines() == []
@@ -160,7 +161,7 @@ def test_without_a_manifest_every_file_is_the_learners(root, work, how):
         manifest.write_text(manifest.read_text()[:-40])
     said = workspace.open_up(root, work).lines()
     assert said == [
-        f"What was copied into {work} is not known (its manifest is {how}), so every file there "
+        f"The files copied into {work} are unknown (its manifest is {how}), so every file there "
         "counts as yours and none is overwritten."
     ]
     assert contents(work) == before
@@ -221,7 +222,9 @@ def test_what_reset_understands(root, work, what, means):
     if means:
         assert paths(workspace.find(what, root, work)) == means
     else:
-        with pytest.raises(workspace.Unknown, match=r"There is:\n  00  notebooks/00_start.ipynb, "):
+        with pytest.raises(
+            workspace.Unknown, match=r"You can reset:\n  00  notebooks/00_start.ipynb, "
+        ):
             workspace.find(what, root, work)
 
 
@@ -254,7 +257,7 @@ def test_a_backup_that_reads_back_otherwise_keeps_the_answer(root, work, monkeyp
         return b"rubbish" if "backups" in path.parts else real(path)
 
     monkeypatch.setattr(Path, "read_bytes", bad_disk)
-    with pytest.raises(workspace.Refused, match="could not be read back"):
+    with pytest.raises(workspace.Refused, match="a backup differed when it was read back"):
         workspace.renew(workspace.find("ring", root, work), root, work, NOW)
     assert (work / RING).read_text() == "my answer"
 
@@ -265,8 +268,8 @@ def test_a_full_disk_when_copying(root, small_disk):
     with pytest.raises(workspace.Refused) as refused:
         workspace.open_up(root, work)
     assert str(refused.value) == (
-        f"{work} is full: No space left on device. Nothing has been overwritten, and nothing is "
-        "half-written.\nRemedy: free 5 MB there, or COURSE_WORK=/another/folder make lab"
+        f"{work} is full: No space left on device. Nothing was overwritten, and no file is "
+        "incomplete.\nRemedy: free 5 MB there, or COURSE_WORK=/another/folder make lab"
     )
     whole = contents(work)
     assert RING not in whole and whole == {path: contents(root)[path] for path in whole}
@@ -324,7 +327,7 @@ def test_where_the_workspace_is(root, work, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("inside", ["", "notebooks", "exercises/00_start"])
 def test_the_course_itself_is_no_place_for_copies(root, inside):
-    with pytest.raises(workspace.Refused, match="what the course itself consists of"):
+    with pytest.raises(workspace.Refused, match="is inside the course's own files"):
         workspace.open_up(root, root / inside if inside else root)
     assert not (root / inside / ".course").exists()
 

@@ -124,9 +124,9 @@ WRONG: dict = {
         "in place": (one("x.clone()", "x"), "input changed"),
         "half of it": (one("group.size()", "2"), "a fixed number of ranks"),
         "a third of it": (one("group.size()", "3"), "a fixed number of ranks"),
-        "the notebook's world": (one("group.size()", "world"), "not of the group"),
+        "the notebook's world": (one("group.size()", "world"), "uses world numbers"),
         "no collective": (one(f"    {SUM}\n", ""), "divided, not added"),
-        "own x": (MEAN[: MEAN.index("    total")] + "    return x.clone()\n", "nobody asked"),
+        "own x": (MEAN[: MEAN.index("    total")] + "    return x.clone()\n", "nothing sent"),
         "mean of own x": (
             MEAN[: MEAN.index("    total")] + "    return x.mean()\n",
             "wrong shape",
@@ -140,14 +140,14 @@ WRONG: dict = {
         "everybody's x": (GATHERED, "too much sent"),
         "divided by the elements": (one("group.size()", "x.numel()"),
             "divided by the elements"),
-        "torch's world": (one("group.size()", "dist.get_world_size()"), "not of the group"),
+        "torch's world": (one("group.size()", "dist.get_world_size()"), "uses world numbers"),
         "no group": (one(", group=group)", ")"), "group left out"),
         "returned on rank 0": (
             one(RETURNS, "if group.rank() == 0:\n        " + RETURNS), "not returned everywhere",
         ),
         "the largest": (LARGEST, "wrong values"),
         "one buffer for all results": (ONE_BUFFER, "one buffer"),
-        "kept by its shape": (REMEMBERED, "another second call"),
+        "kept by its shape": (REMEMBERED, "wrong second call"),
         "flat": (changed(MEAN, ("x.clone()", "x.flatten().clone()")), "wrong shape"),
         "not waited for": (
             changed(MEAN, (OF_GROUP, "(total, group=group, async_op=True)")), "not waited for",
@@ -175,10 +175,10 @@ WRONG: dict = {
     "who_knows": {
         "rank 0 stands for all": ({**WHO, "b": 3}, "one rank is not all"),
         "a range without its end": ({**WHO, "e": 1}, "a range counts both ends"),
-        "ranks see the notebook's variables": ({**WHO, "c": 3}, "the notebook is no rank"),
+        "ranks see the notebook's variables": ({**WHO, "c": 3}, "the notebook is not a rank"),
         "the notebook counted in": (
             {name: number + 1 for name, number in WHO.items()},
-            "the notebook is no rank",
+            "the notebook is not a rank",
         ),
         "push goes nowhere": ({**WHO, "d": 0}, "push reaches all"),
         "push goes to one": ({**WHO, "d": 1}, "push reaches all"),

@@ -391,7 +391,7 @@ WRONG: dict = {
         ),
         "room for float64 alone": (
             changed(RING, ("empty_like(chunks[into])", "zeros(len(chunks[into])).double()")),
-            "room of another dtype",
+            "buffer of wrong dtype",
         ),
         "a step short": (
             changed(RING, ("range(2 * (n - 1))", "range(2 * (n - 1) - 1)")), "one step too few",
@@ -401,14 +401,14 @@ WRONG: dict = {
             "largest",
         ),
         "everything through rank 0": (THROUGH_RANK_0, "all through one rank"),
-        "everybody's whole tensor round the ring": (WHOLE_TENSORS, "whole tensors"),
+        "everybody's whole tensor round the ring": (WHOLE_TENSORS, "full tensors"),
         "torch's own": (
             "def ring_all_reduce(x, group):\n"
             "    y = x.clone()\n    dist.all_reduce(y, group=group)\n    return y\n",
             "ready-made collective",
         ),
         "a reduce": (ONLY_A_REDUCE, "not on every rank"),
-        "half of the way": (changed(RING, ("2 * (n - 1)", "n - 1")), "half of the way"),
+        "only one round": (changed(RING, ("2 * (n - 1)", "n - 1")), "only one round"),
         "the remainder dropped": (
             changed(
                 RING,
@@ -437,22 +437,22 @@ WRONG: dict = {
         "twice as many pieces": (TWO_HALVES, "over budget"),
         "the notebook's own rank": (
             changed(RING, ("n, rank = group.size(), group.rank()", "n = group.size()")),
-            "not of the group",
+            "uses world numbers",
         ),
         "nothing returned": (changed(RING, ("return torch", "torch")), "nothing returned"),
         "padded and not trimmed": (
             changed(RING, ("cat(chunks)", "cat([*chunks, x[:1]])")), "wrong shape",
         ),
         "back to front": (changed(RING, ("cat(chunks)", "cat(chunks[::-1])")),
-            "chunks in another order"),
+            "chunks in wrong order"),
         "torch.chunk": (changed(RING, (f"x.split({CUT})", "x.chunk(n)")), "uneven lengths"),
     },
     "all_gather_uneven": {
-        "lengths of the first call": ([SHIFT, KEPT_LENGTHS], "another second call"),
-        "a list by default": ([SHIFT, GROWING], "another second call"),
+        "lengths of the first call": ([SHIFT, KEPT_LENGTHS], "wrong second call"),
+        "a list by default": ([SHIFT, GROWING], "wrong second call"),
         "only float64": (
             changed(UNEVEN, (ROOM, "torch.empty(int(length), dtype=torch.float64)")),
-            "no room",
+            "buffer does not fit",
         ),
         "not waited for": (
             changed(UNEVEN, (f"{FROM_LEFT}.wait()", FROM_LEFT)), "not waited for",
@@ -478,7 +478,7 @@ WRONG: dict = {
         ),
         "the length of another": (
             gather(("piece.new_empty(lengths[coming])", "piece.new_empty(lengths[going])")),
-            "length of another piece",
+            "wrong length",
         ),
         "padded to the longest": (
             gather(
@@ -488,7 +488,7 @@ WRONG: dict = {
             "padded",
         ),
         "padded and left so": (gather((PIECES_ROUND, FILLED)), "padding left in"),
-        "straight to everybody": (gather((PIECES_ROUND, STRAIGHT)), "straight to everybody"),
+        "sends to all ranks": (gather((PIECES_ROUND, STRAIGHT)), "sends to all ranks"),
         "all through rank 0": (gather((PIECES_ROUND, PIECES_THROUGH_0)), "all through one rank"),
         "all lengths in each message": (
             gather(
@@ -538,11 +538,11 @@ WRONG: dict = {
         "nothing returned": (gather(("return pieces", "pieces")), "nothing returned"),
         "rounded to float32": (
             gather(("return pieces", "return [one.float() for one in pieces]")),
-            "another dtype",
+            "wrong dtype",
         ),
-        "room of another dtype": (
+        "buffer of wrong dtype": (
             gather(("piece.new_empty(lengths[coming])", "torch.empty(lengths[coming])")),
-            "no room",
+            "buffer does not fit",
         ),
         "the input made longer": (
             gather(
@@ -560,14 +560,14 @@ WRONG: dict = {
                 ("tensor([len(piece)])", "tensor([len(piece)]).byte()"),
                 ("dtype=torch.long", "dtype=torch.uint8"),
             ),
-            "length of another piece",
+            "wrong length",
         ),
         "lengths in the piece's own dtype": (
             gather(
                 ("torch.tensor([len(piece)])", "piece.new_tensor([len(piece)])"),
                 ("torch.empty(1, dtype=torch.long)", "piece.new_empty(1)"),
             ),
-            "length of another piece",
+            "wrong length",
         ),
         "an empty one is not sent": (
             gather(
@@ -578,7 +578,7 @@ WRONG: dict = {
         ),
         "the notebook's own rank": (
             gather(("n, rank = group.size(), group.rank()", "n = group.size()")),
-            "not of the group",
+            "uses world numbers",
         ),
         "a dict": (changed(UNEVEN, (GIVES, "    return dict(enumerate(pieces))\n")),
             "not a piece of each rank"),
@@ -586,23 +586,23 @@ WRONG: dict = {
     "ring_bytes": {
         "in MiB": ({n: sent / 2**20 for n, sent in BYTES.items()}, "unit"),
         "two messages": ({n: 2 * B / n for n in BYTES}, "one message"),
-        "n tensors": ({n: n * B for n in BYTES}, "whole tensors"),
+        "n tensors": ({n: n * B for n in BYTES}, "full tensors"),
         "a tree": ({n: 2 * (n - 1).bit_length() * B for n in BYTES}, "a tree"),
-        "upside down": ({n: 2 * n / (n - 1) * B for n in BYTES}, "upside down"),
+        "inverted factor": ({n: 2 * n / (n - 1) * B for n in BYTES}, "inverted factor"),
         "one step more": ({n: (2 * n - 1) / n * B for n in BYTES}, "one step too many"),
         "elements of one round": ({n: (n - 1) / n * B / 4 for n in BYTES}, "several ideas"),
     },
     "tree_or_ring": {
         "one α up the tree": (tree(tree_1=0.0312, tree_100=120.03), "one α for all"),
-        "whole tensors round the ring": (
-            tree(ring_1=3.7926, ring_100=1263.78), "whole tensors round the ring",
+        "full tensors around the ring": (
+            tree(ring_1=3.7926, ring_100=1263.78), "full tensors around the ring",
         ),
         "n steps a round": (tree(ring_1=3.8402, ring_100=23.84), "one step too many"),
         "seven levels": (
             tree(tree_1=0.4214, tree_100=140.42, meet=2791), "a level too many",
         ),
         "a natural logarithm": (
-            tree(tree_1=0.25037, tree_100=83.43, meet=5569), "another logarithm",
+            tree(tree_1=0.25037, tree_100=83.43, meet=5569), "wrong logarithm",
         ),
         "halved from level to level": (
             tree(tree_1=0.3602, tree_100=20.0475), "halved at each level",

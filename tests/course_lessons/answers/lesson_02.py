@@ -254,17 +254,14 @@ def cut_gradients(x, weight, dy, group, way):
 WRONG_GRADIENTS = {
     "no sum": (gradients((SUMMED, "        pass\n")), "sum left out"),
     "the mean": (gradients((SUMMED, SUMMED.rstrip() + " / n\n")), "mean"),
-    "all of dX summed": (
-        gradients(('if way == "columns"', "if True")),
-        "parts of different things added",
-    ),
+    "all of dX summed": (gradients(('if way == "columns"', "if True")), "different shards added"),
     "dW summed": (
         gradients(("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group)")),
-        "parts of different things added",
+        "different shards added",
     ),
     "dW averaged": (
         gradients(("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group) / n")),
-        "parts of different things added",
+        "different shards added",
     ),
     "db summed": (
         gradients(
@@ -274,7 +271,7 @@ WRONG_GRADIENTS = {
     ),
     "db a mean over the batch": (gradients(("dy.sum(0)", "dy.mean(0)")), "mean over the rows"),
     "dW transposed": (gradients(("x.T @ dy", "dy.T @ x")), "transposed"),
-    "another order": (gradients(("return dx, dw, db", "return dw, dx, db")), "in another order"),
+    "wrong order": (gradients(("return dx, dw, db", "return dw, dx, db")), "wrong order"),
     "dX joined": (
         gradients(
             (
@@ -284,7 +281,7 @@ WRONG_GRADIENTS = {
                 "        dx = all_gather(dx, group, 1, sizes)\n",
             )
         ),
-        "whole on every rank",
+        "full tensor on every rank",
     ),
     "all gathered": (GATHERS_ALL, "gathered"),
     "parts gathered, then summed": (
@@ -325,7 +322,7 @@ WRONG_GRADIENTS = {
         "not these tensors",
     ),
     "nothing returned": (gradients(("return dx", "dx")), "nothing returned"),
-    "half the precision": (gradients(("return dx,", "return dx.float(),")), "another dtype"),
+    "half the precision": (gradients(("return dx,", "return dx.float(),")), "wrong dtype"),
     "the notebook's own group": (
         gradients((SUMMED, "        dist.all_reduce(dx)\n")),
         "group left out",
@@ -384,9 +381,9 @@ WRONG_STEPS = {
     ),
     "dW summed": (
         row(("dw = x.T @ dy", "dw = all_reduce(x.T @ dy, group)")),
-        "parts of different things added",
+        "different shards added",
     ),
-    "the loss not halved": (row(("dy = y - target", "dy = 2 * (y - target)")), "another step"),
+    "the loss not halved": (row(("dy = y - target", "dy = 2 * (y - target)")), "wrong step"),
     "uphill": (row(("weight - lr", "weight + lr")), "uphill"),
     "the weight as it was": (
         row(("return y, weight, bias", "return y, weight + lr * dw, bias")),
@@ -445,12 +442,12 @@ WRONG_INITS = {
         UNIFORM.replace("BOUND", "(h if way == 'columns' else h / n) ** -0.5"),
         "fan-in of the part",
     ),
-    "the bound of both ends": (UNIFORM.replace("BOUND", "(6 / (h + f)) ** 0.5"), "another scale"),
+    "the bound of both ends": (UNIFORM.replace("BOUND", "(6 / (h + f)) ** 0.5"), "wrong scale"),
     "normal": (
         UNIFORM.replace("BOUND", "1").replace(
             "torch.empty(f, h).uniform_(-bound, bound)", "torch.randn(f, h)"
         ),
-        "another distribution",
+        "wrong distribution",
     ),
     "rank 0's to all": (
         lin(
@@ -500,11 +497,14 @@ WRONG_INITS = {
         ),
         "generator out of step",
     ),
-    "a view": (lin(("weight[own].clone()", "weight[own]")), "whole kept alive"),
-    "a view of columns": (lin(("weight[:, own].clone()", "weight[:, own]")), "whole kept alive"),
+    "a view": (lin(("weight[own].clone()", "weight[own]")), "full layer kept in memory"),
+    "a view of columns": (
+        lin(("weight[:, own].clone()", "weight[:, own]")),
+        "full layer kept in memory",
+    ),
     "the whole": (
         lin(("return weight[:, own].clone(), bias", "return weight, bias")),
-        "whole on every rank",
+        "full tensor on every rank",
     ),
     "[h, f]": (lin(("weight[own].clone()", "weight[own].T.clone()")), "transposed"),
     "evenly": (
@@ -606,7 +606,7 @@ WRONG: dict = {
         "the first learning rate, for good": (
             row(("    dw =", "    RATES.append(lr)\n    lr = RATES[0]\n    dw ="))
             + "\n\nRATES = []\n",
-            "another second step",
+            "wrong second step",
         ),
         "an empty rank skips": (changed(STEP, (Y, EMPTY_STEP + Y)), "left out by an empty rank"),
         "not waited for": (
@@ -619,8 +619,8 @@ WRONG: dict = {
             changed(IN_PLACE, (REDUCED, "    dist.reduce(y, group=group, group_dst=0)\n")),
             "on one rank only",
         ),
-        "momentum": (MOMENTUM, "another second step"),
-        "a bias of its own": (OWN_BIAS, "another second step"),
+        "momentum": (MOMENTUM, "wrong second step"),
+        "a bias of its own": (OWN_BIAS, "wrong second step"),
         "through float32": (
             changed(STEP, (SUM, "all_reduce((x @ weight).float(), group).to(x.dtype)")),
             "rounded on the way",
@@ -689,53 +689,53 @@ WRONG: dict = {
                  "        return seen[way, x.shape]\n"),
                 (BACK, f"    seen[way, x.shape] = dx, dw, db\n{BACK}"),
             ),
-            "another second call",
+            "wrong second call",
         ),
         "through float32": (
             changed(GRADS, (DX_SUM, "dx = all_reduce(dx.float(), group).to(dx.dtype)")),
             "rounded on the way",
         ),
-        "only float64": (changed(GRADS, ("dy.sum(0)", "dy.double().sum(0)")), "another dtype"),
+        "only float64": (changed(GRADS, ("dy.sum(0)", "dy.double().sum(0)")), "wrong dtype"),
     },
     "sharded_init": {
         **{how: WRONG_INITS[how] for how in LIKELIEST},
         **WRONG_INITS,
         "the notebook's rank": (
             changed(INIT, ("group.rank())", "dist.get_rank())")),
-            "not of the group",
+            "uses world numbers",
         ),
         "torch.chunk": (changed(INIT, (OWN, CHUNKS)), "uneven sizes"),
         "not detached": (
             changed(INIT, (".weight.detach()", ".weight"), (".bias.detach()", ".bias")),
-            "whole kept alive",
+            "full layer kept in memory",
         ),
         "kept in a list": (
             changed(INIT, ("\n\ndef", "\n\nALL = []\n\n\ndef"),
                 ("    lo", "    ALL.append(layer)\n    lo")),
-            "whole kept alive",
+            "full layer kept in memory",
         ),
         "contiguous is no copy": (
             changed(INIT, (OWN, "weight[lo:hi].contiguous(), bias[lo:hi].clone()")),
-            "whole kept alive",
+            "full layer kept in memory",
         ),
-        "in float64": (changed(INIT, (LAYER, f"{LAYER}.double()")), "another dtype"),
-        "a layer that is kept": (KEPT, "another second call"),
+        "in float64": (changed(INIT, (LAYER, f"{LAYER}.double()")), "wrong dtype"),
+        "a layer that is kept": (KEPT, "wrong second call"),
         "every n-th": (changed(INIT, (OWN, NTH)), "every n-th"),
         "counted from the end": (
             changed(INIT, ("group.rank())", "group.size() - 1 - group.rank())")),
-            "another rank's part",
+            "a different rank's part",
         ),
         "rounded": (changed(INIT, (LAYER, f"{LAYER}.bfloat16().float()")), "rounded on the way"),
     },
     "seven_by_five": {
         "on all three ranks": (seven(SUMS, 84, 60), "all ranks together"),
         "the bytes of all three": (seven(BYTES, 336, 240), "all ranks together"),
-        "nothing by rows": (seven((SUMS[1], BYTES[1]), 0, 0), "nothing owed forward"),
+        "nothing by rows": (seven((SUMS[1], BYTES[1]), 0, 0), "no partial sum in the forward"),
         "a shard": (seven(SUMS, 8, 12), "one rank's shard"),
         "a third": (seven(SUMS, 28 / 3, 20 / 3), "a third of everything"),
         "twice": (seven(SUMS, 56, 40), "counted twice"),
         "bytes": (seven(SUMS, 112, 80), "bytes, not elements"),
-        "with the weight": (seven(SUMS, 63, 55), "the weight's gradient owed"),
+        "with the weight": (seven(SUMS, 63, 55), "weight's gradient counted"),
         "twice the tensor": (seven(BYTES, 224, 160), "twice the tensor"),
         "chunks rounded up": (seven(BYTES, 160, 112), "chunks rounded up"),
         "Y and X": (seven(tuple(SEVEN)[:4], 8, 4, 12, 4), "X or Y, not W"),

@@ -145,7 +145,7 @@ PAIRS = {
                 "        return same / group.size()\n",
             )
         ),
-        "sends where nothing is owed",
+        "unnecessary message",
     ),
     "g checks its gradient": (
         pair(
@@ -155,7 +155,7 @@ PAIRS = {
                 F_SUM.replace("total, None", "total / ctx.group.size(), None"),
             ),
         ),
-        "sends where nothing is owed",
+        "unnecessary message",
     ),
     "f sums on the way there": (
         pair(
@@ -189,7 +189,7 @@ PAIRS = {
     ),
     "cut off from autograd": (
         pair(("lambda x: F.apply(x, group)", "lambda x: x.detach()")),
-        "no way back",
+        "no gradient",
     ),
     "one function": (pair((", lambda p: G.apply(p, group)", "")), "not a pair"),
     "applied to the group": (
@@ -216,7 +216,7 @@ PAIRS = {
                 "        return flat.as_strided(p.shape, p.stride())\n",
             )
         ),
-        "another layout",
+        "wrong for other layouts",
     ),
     "a hook on whatever comes": (HOOK.replace("        if y.requires_grad:\n    ", ""), "raised"),
     "kept from the first call": (
@@ -297,7 +297,7 @@ GATHERS = {
     ),
     "the neighbour's piece": (
         gather(("[ctx.group.rank()]", "[ctx.group.rank() - 1]")),
-        "another rank's piece",
+        "a different rank's piece",
     ),
     "no Function": (
         gather(
@@ -306,17 +306,17 @@ GATHERS = {
                 "all_gather(x.detach(), group, dim, sizes)",
             )
         ),
-        "no way back",
+        "no gradient",
     ),
     "x kept": (
         gather(("        return all", "        ctx.save_for_backward(x)\n        return all")),
         "kept for nothing",
     ),
-    "the notebook's rank": (gather(("[ctx.group.rank()]", "[rank]")), "not of the group"),
+    "the notebook's rank": (gather(("[ctx.group.rank()]", "[rank]")), "uses world numbers"),
     "nothing returned": (gather(("return Gather", "Gather")), "nothing returned"),
     "a list of pieces": (
         f"{GATHER}    return [out]\n".replace("    return Gather", "    out = Gather"),
-        "not the whole",
+        "not the full tensor",
     ),
     "in the other order": (
         gather(

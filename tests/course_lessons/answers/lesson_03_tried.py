@@ -170,11 +170,11 @@ WRONG: dict = {
             + closures((START, f"{START}    global GROUP\n    GROUP = group\n")).replace(
                 "group=group)", "group=GROUP)"
             ),
-            "two at once",
+            "several calls at once",
         ),
         "rows and columns": (
             closures(("return x.view_as(x)", "return x.reshape(-1, x.shape[-1]).reshape(x.shape)")),
-            "another shape",
+            "wrong for other shapes",
         ),
         "in place where no gradient is wanted": (
             closures(
@@ -187,20 +187,23 @@ WRONG: dict = {
             ),
             "g in place",
         ),
-        "strides of its own on each rank": (closures((LEAVE, "p.clone()")), "another layout"),
+        "strides of its own on each rank": (
+            closures((LEAVE, "p.clone()")),
+            "wrong for other layouts",
+        ),
         "a pair kept in a default argument": (
             closures(
                 (START, "def conjugates(group, made=[]):\n    if made:\n        return made[0]\n"),
                 (BOTH, "    made.append((Enter.apply, Leave.apply))\n    return made[0]\n"),
             ),
-            "two at once",
+            "several calls at once",
         ),
         "a pair kept for each size": (
             "MADE = {}\n\n\n"
             + closures(
                 (BOTH, "    return MADE.setdefault(group.size(), (Enter.apply, Leave.apply))\n")
             ),
-            "two at once",
+            "several calls at once",
         ),
         "one buffer for gradients": (
             closures(
@@ -208,7 +211,7 @@ WRONG: dict = {
             ),
             "one buffer for all",
         ),
-        "float64 for all": (closures((LEAVE, "p.double().contiguous().clone()")), "another dtype"),
+        "float64 for all": (closures((LEAVE, "p.double().contiguous().clone()")), "wrong dtype"),
         "through float32": (
             closures((LEAVE, "p.float()"), ("return out", "return out.to(p.dtype)")),
             "rounded on the way",
@@ -264,7 +267,7 @@ WRONG: dict = {
                 (APPLY, f"    AFTER[:] = [after]\n{APPLY}"),
                 (GIVEN, f"{GIVEN}        after = AFTER[0]\n"),
             ),
-            "two at once",
+            "several calls at once",
         ),
         "sizes used up": (
             gather(
@@ -319,7 +322,7 @@ WRONG: dict = {
         ),
         "the gradient written over": (
             gather((SCATTER, f"{SCATTER}\n            dy.zero_()")),
-            "gradient written over",
+            "gradient overwritten",
         ),
     },
 }

@@ -65,10 +65,10 @@ SLICES = "torch.cat((gate[start:stop], up[start:stop]))"
 SPLIT = "torch.cat([t.tensor_split(group.size(), {})[group.rank()] for t in (gate, up)])"
 STRAIGHT = "torch.cat(({})).split(cut(2 * len(gate), group.size()))[group.rank()].clone()"
 WRONG_FUSE = {
-    "cut straight across": (fuse((SLICES, STRAIGHT.format("gate, up"))), "cut straight across"),
+    "split straight across": (fuse((SLICES, STRAIGHT.format("gate, up"))), "split straight across"),
     "cut straight across, up first": (
         fuse((SLICES, STRAIGHT.format("up, gate"))),
-        "cut straight across",
+        "split straight across",
     ),
     "row by row": (
         fuse((SLICES, "torch.stack((gate[start:stop], up[start:stop]), 1).flatten(0, 1)")),
@@ -76,10 +76,10 @@ WRONG_FUSE = {
     ),
     "up first": (
         fuse((SLICES, "torch.cat((up[start:stop], gate[start:stop]))")),
-        "halves exchanged",
+        "gate and up swapped",
     ),
-    "a view of the whole": (IN_A_ROW.format(""), "keeps the whole"),
-    "the whole": (fuse((SLICES, "torch.cat((gate, up))")), "not cut"),
+    "view of the full bucket": (IN_A_ROW.format(""), "keeps the full tensors alive"),
+    "the whole": (fuse((SLICES, "torch.cat((gate, up))")), "not sharded"),
     "a pair": (fuse((SLICES, "gate[start:stop], up[start:stop]")), "not fused"),
     "gate alone": (fuse((SLICES, "gate[start:stop].clone()")), "one of the two"),
     "the remainder dropped": (
@@ -102,9 +102,9 @@ WRONG_FUSE = {
                 "    return",
             )
         ),
-        "another cut rule",
+        "wrong split rule",
     ),
-    "shared out as evenly as can be": (fuse((SLICES, SPLIT.format(0))), "another cut rule"),
+    "shared out as evenly as can be": (fuse((SLICES, SPLIT.format(0))), "wrong split rule"),
     "dealt out": (
         fuse((SLICES, "torch.cat([t[group.rank() :: group.size()] for t in (gate, up)])")),
         "dealt out",
@@ -113,17 +113,17 @@ WRONG_FUSE = {
         fuse(("up[start:stop]", "up.flip(0)[start:stop]")),
         "gates of other units",
     ),
-    "along the inputs": (fuse((SLICES, SPLIT.format(-1))), "the other dim"),
+    "along the inputs": (fuse((SLICES, SPLIT.format(-1))), "wrong dim"),
     "joined along the inputs": (
         fuse((SLICES, "torch.cat((gate[start:stop], up[start:stop]), -1)")),
-        "the other dim",
+        "wrong dim",
     ),
-    "their sum": (fuse((SLICES, "gate[start:stop] + up[start:stop]")), "wrong numbers"),
+    "their sum": (fuse((SLICES, "gate[start:stop] + up[start:stop]")), "wrong values"),
     "the first ranks' part everywhere": (fuse(("group.rank()", "0")), "one part for all"),
-    "the notebook's rank": (fuse(("group.rank()", "rank")), "not of the group"),
-    "sent round": (
+    "the notebook's rank": (fuse(("group.rank()", "rank")), "uses world numbers"),
+    "sent between ranks": (
         fuse((SLICES, "torch.cat([broadcast(t, group)[start:stop] for t in (gate, up)])")),
-        "over the wire",
+        "needless message",
     ),
     "good for two dims alone": (
         fuse((SLICES, "torch.cat((gate[start:stop, :], up[start:stop, :]))")),
@@ -131,10 +131,10 @@ WRONG_FUSE = {
     ),
     "biases whole": (
         fuse((SLICES, SLICES + " if gate.dim() == 2 else torch.cat((gate, up))")),
-        "not cut",
+        "not sharded",
     ),
-    "another weight at the next call": (ONLY_AT_FIRST, "other training"),
-    "half the precision": (fuse((SLICES, SLICES + ".float()")), "another dtype"),
+    "another weight at the next call": (ONLY_AT_FIRST, "different training"),
+    "half the precision": (fuse((SLICES, SLICES + ".float()")), "wrong dtype"),
     "nothing returned": (fuse(("return torch", "torch")), "nothing returned"),
     "a list of numbers": (fuse((SLICES, SLICES + ".tolist()")), "no tensor"),
     "in place": (fuse(("    return", "    up.zero_()\n    return")), "input changed"),

@@ -72,11 +72,11 @@ def five_to_two(x, gate, up, down, bias, group):
 )
 FUSED_PRODUCTS = body(
     "    g, u = column_products(x, [gate, up], [None, None], group)\n"
-    "    return reduce(F.linear(F.silu(g) * u, down), group) + bias\n",
+    "    return reduce(F.linear(F.silu(g) * u, down), group) + bias\n"
 )
 ONE_FUSED_WEIGHT = body(
     "    g, u = F.linear(copy(x, group), torch.cat((gate, up))).chunk(2, dim=-1)\n"
-    "    return reduce((F.silu(g) * u) @ down.t(), group) + bias\n",
+    "    return reduce((F.silu(g) * u) @ down.t(), group) + bias\n"
 )
 RIGHT_FIVE = {
     "the pairs": FIVE,
@@ -191,12 +191,12 @@ WRONG_FIVE = {
         five(("silu(x @ gate", "silu(x @ up"), ("(x @ up.t())\n", "(x @ gate.t())\n")),
         "gate and up exchanged",
     ),
-    "GELU": (five(("F.silu", "F.gelu")), "another bend"),
+    "GELU": (five(("F.silu", "F.gelu")), "wrong activation function"),
     "the product is bent": (
         five(("F.silu(x @ gate.t()) * (x @ up.t())", "F.silu((x @ gate.t()) * (x @ up.t()))")),
-        "bend over both",
+        "activation over the product",
     ),
-    "the weights gathered": (body(WEIGHTS), "weights on the way"),
+    "the weights gathered": (body(WEIGHTS), "weights gathered"),
     "the all-reduce in two halves": (body(HALVES), "all-reduce in two halves"),
     "both gradients side by side in one f": (
         five(
@@ -211,7 +211,7 @@ WRONG_FIVE = {
     ),
     "no history at all": (
         five(("    return", "    with torch.no_grad():\n     return")),
-        "no way back",
+        "no gradient",
     ),
     "on rank 0 only": (
         five(
@@ -248,7 +248,7 @@ WRONG_FIVE = {
         + ONE_FUSED_WEIGHT.replace(
             "torch.cat((gate, up))", "SEEN.setdefault(group.group_name, torch.cat((gate, up)))"
         ),
-        "another second step",
+        "wrong second step",
     ),
 }  # fmt: skip
 

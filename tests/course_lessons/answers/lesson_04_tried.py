@@ -128,7 +128,7 @@ WRONG: dict = {
             five((ENTER, f"    if len(gate) == 0:\n        return bias.expand(x.shape)\n{ENTER}")),
             "left out by an empty rank",
         ),
-        "the forward's tensors in a global name": (WHOLE, "two at once"),
+        "the forward's tensors in a global name": (WHOLE, "several calls at once"),
         "a fused weight for each parameter": (
             "FUSED = {}\n\n\n"
             + five(
@@ -140,7 +140,7 @@ WRONG: dict = {
                     "    inner = F.silu(left) * right\n",
                 )
             ),
-            "another second step",
+            "wrong second step",
         ),
         "a double comes back": (
             five((LEAVE, "    return reduce((inner @ down.t()).double(), group) + bias\n")),
@@ -158,7 +158,10 @@ WRONG: dict = {
             ),
             "weights left out",
         ),
-        "the group on the class": ([PAIR.replace("ctx.group", "Enter.group"), OWN], "two at once"),
+        "the group on the class": (
+            [PAIR.replace("ctx.group", "Enter.group"), OWN],
+            "several calls at once",
+        ),
         "a share of dX": (
             [PAIR.replace("return dy, None", "return dy / ctx.group.size(), None", 1), OWN],
             "a mean over the ranks",
@@ -186,7 +189,7 @@ WRONG: dict = {
         ),
         "both kept in a name": (
             "FULL = []\n\n\n" + fuse((SPAN, f"{SPAN}    FULL.append((gate, up))\n")),
-            "keeps the whole",
+            "keeps the full tensors alive",
         ),
         "the span of an earlier call": (
             "SPANS = {}\n\n\n"
@@ -199,8 +202,8 @@ WRONG: dict = {
             "kept from an earlier call",
         ),
         "through float32": (fuse((JOIN, f"{JOIN}.float().to(gate.dtype)")), "rounded on the way"),
-        "zero added": (fuse((JOIN, f"{JOIN} + 0")), "other training"),
-        "infinities cut off": (fuse((JOIN, f"torch.nan_to_num({JOIN})")), "other training"),
+        "zero added": (fuse((JOIN, f"{JOIN} + 0")), "different training"),
+        "infinities cut off": (fuse((JOIN, f"torch.nan_to_num({JOIN})")), "different training"),
         "divided and multiplied": (fuse((JOIN, f"{JOIN} / 7 * 7")), "computed, not copied"),
         "kept by the history": (
             fuse(
@@ -210,11 +213,11 @@ WRONG: dict = {
                     "    return torch.cat((both[a:z], both[f + a : f + z]))",
                 )
             ),
-            "keeps the whole",
+            "keeps the full tensors alive",
         ),
         "kept on the result": (
             fuse((f"    return {JOIN}", f"    out = {JOIN}\n    out.gate = gate\n    return out")),
-            "keeps the whole",
+            "keeps the full tensors alive",
         ),
         "one buffer for each shape": (
             "BUFFERS = {}\n\n\n"
@@ -227,7 +230,7 @@ WRONG: dict = {
             ),
             "one buffer for all",
         ),
-        "float64 for all": (fuse((JOIN, f"{JOIN}.double()")), "another dtype"),
+        "float64 for all": (fuse((JOIN, f"{JOIN}.double()")), "wrong dtype"),
         "filled up with zeros": (
             fuse(
                 (

@@ -46,13 +46,13 @@ def plan(*changes: tuple[str, str]) -> str:
 
 
 WRONG_PLAN = {
-    "nobody sums": (plan(("list(range(first, first + copies))", "[rank]")), "nobody sums"),
-    "everybody sums": (
+    "no sum": (plan(("list(range(first, first + copies))", "[rank]")), "no sum"),
+    "all ranks sum": (
         plan(
             ("list(range(first, first + copies))", "list(range(n))"),
             ("(q, kv, [rank])", "(q, kv, list(range(n)))"),
         ),
-        "everybody sums",
+        "all ranks sum",
     ),
     "neighbours in pairs": (
         plan(("list(range(first, first + copies))", "[rank, (rank + 1) % n]")),
@@ -64,7 +64,7 @@ WRONG_PLAN = {
     ),
     "an empty list": (
         plan(("list(range(first, first + copies))", "[]"), ("(q, kv, [rank])", "(q, kv, [])")),
-        "nobody sums",
+        "no sum",
     ),
     "all but itself": (
         plan(
@@ -83,7 +83,7 @@ WRONG_PLAN = {
     "dealt out": (plan(("[rank // copies]", "[rank % kv_heads]")), "dealt out like cards"),
     "the rest forgotten": (
         plan(("each // copies + (rank - first < each % copies)", "each // copies")),
-        "a query head that nobody has",
+        "missing query head",
     ),
     "every holder all queries": (
         plan(
@@ -113,13 +113,13 @@ WRONG_PLAN = {
         plan(("(rank < kv_heads % n)", "(n - 1 - rank < kv_heads % n)")),
         "spread unevenly",
     ),
-    "placed what cannot be": (
+    "impossible case accepted": (
         plan(('raise ValueError("cannot be placed")', "return []")),
-        "placed what cannot be",
+        "impossible case accepted",
     ),
-    "refused too much": (
+    "possible case refused": (
         plan(("if n > kv_heads and n % kv_heads", "if kv_heads % n")),
-        "refused too much",
+        "possible case refused",
     ),
     "one rank's": (
         plan(
@@ -165,7 +165,7 @@ WRONG_PLAN = {
         "raised",
     ),
     "refused for one rank too many alone": (
-        plan(("if n > kv_heads and", "if n == kv_heads + 1 and")), "placed what cannot be"
+        plan(("if n > kv_heads and", "if n == kv_heads + 1 and")), "impossible case accepted"
     ),
     "a generator": (
         "def kv_heads_on_ranks(heads, kv_heads, n):\n    yield from plan(heads, kv_heads, n)\n"

@@ -101,7 +101,7 @@ WRONG_QKV = {
     ),
     "everything": (
         qkv((JOIN, f"weight = {BOTH}"), (JOIN_BIAS, "bias = torch.cat(bias)")),
-        "nothing cut",
+        "nothing sharded",
     ),
     "a view": (
         qkv(
@@ -110,7 +110,7 @@ WRONG_QKV = {
                 "    whole = torch.cat((weight, q, k, v))\n    return whole[: len(weight)], bias",
             )
         ),
-        "still holds the whole",
+        "keeps the checkpoint alive",
     ),
     "not transposed": (qkv((JOIN, JOIN + ".t()")), "not transposed"),
     "reshaped": (
@@ -122,9 +122,9 @@ WRONG_QKV = {
         ),
         "reshaped, not transposed",
     ),
-    "cut along h": (
+    "sharded along h": (
         qkv((JOIN, f"weight = {BOTH}.chunk(n, 1)[rank].clone()"), (JOIN_BIAS, "bias = None")),
-        "cut along h",
+        "sharded along h",
     ),
     "heads dealt out": (STRIDED, "every n-th head"),
     "head by head": (
@@ -146,7 +146,7 @@ WRONG_QKV = {
                 "    start, stop = (min(r * each_rank, kv_heads) for r in (rank, rank + 1))\n",
             )
         ),
-        "an idle rank",
+        "ceiling division",
     ),
     "the remainder dropped": (
         qkv((WHERE, "    start, stop = rank * (kv_heads // n), (rank + 1) * (kv_heads // n)\n")),
@@ -163,20 +163,22 @@ WRONG_QKV = {
         ),
         "q without its k and v",
     ),
-    "k and v cut like q": (
+    "k and v sharded like q": (
         qkv(("    weight = ", "    kv = mine\n    weight = ")),
-        "k and v cut like q",
+        "k and v sharded like q",
     ),
-    "k and v whole": (qkv((JOIN, "weight = torch.cat((q[mine], k, v))")), "k and v whole"),
+    "k and v not sharded": (
+        qkv((JOIN, "weight = torch.cat((q[mine], k, v))")), "k and v not sharded"
+    ),
     "k before q": (
         qkv((JOIN, "weight = torch.cat((k[kv], q[mine], v[kv]))")),
-        "parts in another order",
+        "parts in the wrong order",
     ),
     "ranks counted from the end": (
         qkv((WHERE, "    start, stop = spread(kv_heads, n)[n - 1 - rank]\n")),
-        "another rank's heads",
+        "wrong rank's heads",
     ),
-    "bias whole": (qkv((JOIN_BIAS, "bias = torch.cat(bias)")), "bias whole"),
+    "bias not sharded": (qkv((JOIN_BIAS, "bias = torch.cat(bias)")), "bias not sharded"),
     "bias straight": (
         qkv((JOIN_BIAS, "bias = torch.cat(bias).chunk(n)[rank].clone()")),
         "bias of other rows",
@@ -190,7 +192,7 @@ WRONG_QKV = {
                 "    bias = torch.zeros(len(weight)) if bias is None else bias\n    return weight",
             ),
         ),
-        "a bias from nowhere",
+        "unexpected bias",
     ),
     "only the weight": (qkv(("return weight, bias", "return weight")), "not a pair"),
     "nothing": (qkv(("    return weight, bias\n", "")), "nothing returned"),
@@ -218,7 +220,7 @@ WRONG_QKV = {
     "the checkpoint's own on one rank": (
         qkv(("    size, each", "    if n == 1 and bias:\n        return "
              'weights["c_attn.weight"].t(), weights["c_attn.bias"]\n    size, each')),
-        "still holds the whole",
+        "keeps the checkpoint alive",
     ),
     "one buffer for each shape": (
         qkv(("def shard", "buffers = {}\n\n\ndef shard"),

@@ -115,7 +115,7 @@ WRONG_RECOMPUTE = {
             "out = block(x)\n    out.register_hook(lambda g: (block(x.detach()), None)[1])\n"
             "    return out"
         ),
-        "kept all the same",
+        "activations still kept",
     ),
     "checkpoint, the older form": (
         plainly("return checkpoint(block, x, use_reentrant=True)"),
@@ -156,7 +156,7 @@ WRONG_RECOMPUTE = {
             "def run(x):\n        torch.manual_seed(5)\n        private.manual_seed(6)\n"
             "        return block(x)\n    return checkpoint(run, x, use_reentrant=False)"
         ),
-        "another mask in the forward",
+        "wrong mask in the forward pass",
     ),
     "the forward moves on": (
         again(
@@ -208,7 +208,7 @@ WRONG_RECOMPUTE = {
     "without a history": (plainly("with torch.no_grad():\n        return block(x)"), "no history"),
     "nothing": (again((CALL, CALL.replace("return ", ""))), "nothing returned"),
     "a pair": (again((CALL, CALL + ", private")), "wrong shape"),
-    "scaled": (again((CALL, CALL + " * 1.5")), "another forward"),
+    "scaled": (again((CALL, CALL + " * 1.5")), "wrong forward result"),
     "a rounded gradient": (
         changed(BY_FUNCTION, ("return x.grad, None", "return x.grad.float().double(), None")),
         "rounded on the way",
@@ -251,7 +251,7 @@ WRONG_RECOMPUTE = {
     "its result kept once more": (
         changed(BY_FUNCTION, ("            return block(x)\n\n",
                               "            ctx.y = block(x)\n        return ctx.y.clone()\n\n")),
-        "kept all the same",
+        "activations still kept",
     ),
     "its result kept beside x": (
         changed(
@@ -262,11 +262,11 @@ WRONG_RECOMPUTE = {
                 "        return y\n\n",
             ),
         ),
-        "kept all the same",
+        "activations still kept",
     ),
     "nearly the same gradient": (
         changed(BY_FUNCTION, ("return x.grad, None", "return x.grad * (1 + 1e-15), None")),
-        "other gradients",
+        "wrong gradients",
     ),
 }  # fmt: skip
 

@@ -172,7 +172,7 @@ WRONG_STREAMS = {
     ),
     "the ranks are asked": (
         one(("    shared = ", "    dist.barrier()\n    shared = ")),
-        "asked the others",
+        "collective called",
     ),
     "a thousand for a thousand and one": (
         one(("(seed * 1009 + dp_rank) * 1013", "(seed * 1000 + dp_rank) * 1000")), "seeds collide"

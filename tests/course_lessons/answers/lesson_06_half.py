@@ -86,7 +86,10 @@ WRONG_HALF = {
         ),
         "bias n times",
     ),
-    "weight not summed": (half(("copy(weight, group)", "weight")), "a copy's debt"),
+    "weight not summed": (
+        half(("copy(weight, group)", "weight")),
+        "replicated gradient not summed",
+    ),
     "gathered as if all did the same": (
         half(("sharded", "replicated")),
         "the other backward of a gather",
@@ -112,11 +115,11 @@ WRONG_HALF = {
     ),
     "no residual": (half(("return x + ", "return ")), "residual left out"),
     "mean": (half((SCATTERED, SCATTERED + " / group.size()")), "mean"),
-    "nobody asked": (
+    "nothing sent": (
         half(('gather(normed, group, 1, sizes, after="sharded")', "normed"), (SCATTERED, "owed")),
-        "own columns alone",
+        "only own columns",
     ),
-    "cut without a sum": (half((SCATTERED, "split(owed, group, 1, sizes)")), "own columns alone"),
+    "cut without a sum": (half((SCATTERED, "split(owed, group, 1, sizes)")), "only own columns"),
     "no norm": (
         half(("F.rms_norm(x, x.shape[-1:], copy(weight, group), 1e-5)", "x")),
         "norm left out",
@@ -125,11 +128,11 @@ WRONG_HALF = {
         half(("copy(weight, group), 1e-5", "None, 1e-5")),
         "weight left out",
     ),
-    "another bend": (half(("F.gelu(", "F.relu(")), "wrong output"),
-    "bias not summed": (half(("copy(bias, group)", "bias")), "a copy's debt"),
+    "wrong activation function": (half(("F.gelu(", "F.relu(")), "wrong output"),
+    "bias not summed": (half(("copy(bias, group)", "bias")), "replicated gradient not summed"),
     "neither summed": (
         half(("copy(weight, group)", "weight"), ("copy(bias, group)", "bias")),
-        "a copy's debt",
+        "replicated gradient not summed",
     ),
     "summed twice": (
         half(("copy(weight, group), 1", "copy(copy(weight, group), group), 1")),
@@ -148,11 +151,11 @@ WRONG_HALF = {
             ),
             ("scatter(owed, ", "scatter(owed.detach(), "),
         ),
-        "no way back",
+        "no gradient",
     ),
-    "all-reduce, then cut": (
+    "all-reduce, then split": (
         half((SCATTERED, "split(reduce(owed, group), group, 1, sizes)")),
-        "all-reduce, then cut",
+        "all-reduce, then split",
     ),
     "gathered for each": (
         half(
@@ -201,7 +204,7 @@ WRONG_HALF = {
             ),
             (SCATTERED, "whole[:, first : first + sizes[min(rank, len(sizes) - 1)]]"),
         ),
-        "not of the group",
+        "uses world numbers",
     ),
     "nothing returned": (half(("    return x", "    x")), "nothing returned"),
     "the first step remembered": (
@@ -209,7 +212,7 @@ WRONG_HALF = {
             ("def sequence", "first = {}\n\n\ndef sequence"),
             ("    normed = ", "    up = first.setdefault(group, up)\n    normed = "),
         ),
-        "another second step",
+        "wrong second step",
     ),
     "sizes left to cut": (half((", group, 1, sizes)", ", group, 1)")), "wrong shape"),
     "no activation": (half(("F.gelu(every @ up.t())", "(every @ up.t())")), "activation left out"),
@@ -226,9 +229,9 @@ WRONG_HALF = {
             ("rms_norm", "layer_norm"),
             ("copy(weight, group), 1e-5", "copy(weight, group), None, 1e-5"),
         ),
-        "another norm",
+        "a different norm",
     ),
-    "an epsilon of 1e-6": (half(("1e-5", "1e-6")), "another epsilon"),
+    "an epsilon of 1e-6": (half(("1e-5", "1e-6")), "wrong epsilon"),
     "the norm as the residual": (half(("return x + ", "return normed + ")), "residual normed"),
     "a detached residual": (
         half(("return x + ", "return x.detach() + ")),
@@ -246,7 +249,7 @@ WRONG_HALF = {
             ("copy(weight, group)", "weight"),
             ("    normed =", "    weight.register_hook(lambda g: reduce(g, group))\n    normed ="),
         ),
-        "another second step",
+        "wrong second step",
     ),
     "the list of sizes emptied": (
         half(
@@ -264,7 +267,7 @@ WRONG_HALF = {
             ),
             ("= ctx.saved_tensors", "= Half.saved"),
         ),
-        "another second step",
+        "wrong second step",
     ),
     "a mean of the bias's gradient": (
         half(

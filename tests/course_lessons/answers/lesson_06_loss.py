@@ -114,7 +114,7 @@ WRONG_LOSS = {
         ),
         "places as if it divided",
     ),
-    "another loss": (loss((".square()", ".abs()")), "wrong loss"),
+    "wrong loss": (loss((".square()", ".abs()")), "wrong loss"),
     "summed backward too": (
         loss(("reduce(own", "reduce(copy(own, group)")),
         "n times the gradient",
@@ -133,12 +133,12 @@ WRONG_LOSS = {
         loss(("    own = ", "    y = y + (x - x.detach())\n    own = ")),
         "wrong gradient",
     ),
-    "table not summed": (loss(("copy(table, group)", "table")), "the table's debt"),
+    "table not summed": (loss(("copy(table, group)", "table")), "table gradient not summed"),
     "table summed twice": (
         loss(("copy(table, group)", "copy(copy(table, group), group)")),
         "wrong table",
     ),
-    "without a graph": (loss(("reduce(own, group)", "reduce(own, group).detach()")), "no way back"),
+    "without a graph": (loss(("reduce(own, group)", "reduce(own, group).detach()")), "no gradient"),
     "count sent by itself": (
         loss((COUNT, " / reduce(torch.tensor(float(x.numel())).double(), group)")),
         "two messages",
@@ -155,7 +155,7 @@ WRONG_LOSS = {
     ),
     "the notebook's rank": (
         loss(("group.size(), group.rank()", "group.size(), min(rank, group.size() - 1)")),
-        "not of the group",
+        "uses world numbers",
     ),
     "nothing": (loss(("    return ", "    ")), "nothing returned"),
     "the first step remembered": (
@@ -163,7 +163,7 @@ WRONG_LOSS = {
             ("def uneven", "first = {}\n\n\ndef uneven"),
             ("    start", "    table = first.setdefault(group, table)\n    start"),
         ),
-        "another second step",
+        "wrong second step",
     ),
     "the sum over its own count": (loss((COUNT, " / max(1, x.numel())")), "its own count"),
     "padding counted": (
@@ -189,7 +189,7 @@ WRONG_LOSS = {
                 "stop = start + x.shape[1]",
             )
         ),
-        "balanced for cut",
+        "even spread assumed",
     ),
     "on rank 0": (
         loss((f"return {RETURN}", f"return ({RETURN}) * (group.rank() == 0)")),
@@ -222,7 +222,7 @@ WRONG_LOSS = {
             ("copy(table, group)", "table"),
             ("    start", "    table.register_hook(lambda g: reduce(g, group))\n    start"),
         ),
-        "another second step",
+        "wrong second step",
     ),
     "the table's length": (
         loss((COUNT, COUNT.replace("length", "len(table)"))),

@@ -62,23 +62,23 @@ WRONG_PAY = {
         "def pay_sums(gradients, group):\n    return dict(gradients)\n",
         "nothing summed",
     ),
-    "norms alone": (pay(('"positions", ', ""), (', "out.bias"', "")), "a debt left"),
+    "norms alone": (pay(('"positions", ', ""), (', "out.bias"', "")), "partial sum left"),
     "readout summed": (
         pay(('"out.bias"', '"out.bias", "readout.weight", "readout.bias"')),
-        "summed what was whole",
+        "summed a complete gradient",
     ),
     "one by one": (EACH, "a message for each"),
-    "not inside the heads": (pay(('"q_norm.weight", ', "")), "a debt left"),
-    "not the positions": (pay(('"positions", ', "")), "a debt left"),
-    "not the row bias": (pay((', "out.bias"', "")), "a debt left"),
-    "not the norm's bias": (pay(('"norm.bias", ', "")), "a debt left"),
+    "not inside the heads": (pay(('"q_norm.weight", ', "")), "partial sum left"),
+    "not the positions": (pay(('"positions", ', "")), "partial sum left"),
+    "not the row bias": (pay((', "out.bias"', "")), "partial sum left"),
+    "not the norm's bias": (pay(('"norm.bias", ', "")), "partial sum left"),
     "a bias of the readout": (
         pay(('"out.bias"', '"out.bias", "readout.bias"')),
-        "summed what was whole",
+        "summed a complete gradient",
     ),
     "a cut bias scaled": (
         pay(("{**gradients, ", '{**gradients, "qkv.bias": gradients["qkv.bias"] * 2, ')),
-        "summed what is cut",
+        "changed a sharded gradient",
     ),
     "a mean": (
         pay(("all_reduce(joined, group)", "all_reduce(joined, group) / group.size()")),
@@ -98,7 +98,7 @@ WRONG_PAY = {
             ("import all_reduce", "import all_gather"),
             ("all_reduce(joined, group)", "all_gather(joined[None], group).sum(0)"),
         ),
-        "another message",
+        "wrong collective",
     ),
     "zeros along": (
         pay(
@@ -108,7 +108,7 @@ WRONG_PAY = {
             ),
             ("    parts = summed", "    parts = summed[:-50]"),
         ),
-        "more than is owed",
+        "unneeded elements sent",
     ),
     "some of them": (pay(("return {**gradients, **paid}", "return paid")), "a gradient missing"),
     "a list": (
@@ -122,7 +122,7 @@ WRONG_PAY = {
             ("OWED = [", "first = {}\nOWED = ["),
             ("{**gradients, **paid}", "first.setdefault(group, {**gradients, **paid})"),
         ),
-        "another later step",
+        "wrong later step",
     ),
     "summed and summed again": (
         pay(("all_reduce(joined, group)", "all_reduce(all_reduce(joined, group), group)")),

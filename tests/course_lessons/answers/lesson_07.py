@@ -170,7 +170,7 @@ CUT = {
         "sums below different logits",
     ),
     "the largest not put back": ([("S.log() + m - all", "S.log() - all")], "largest not put back"),
-    "a word on every rank": ([ANY_WORD], "a word on every rank"),
+    "target counted on every rank": ([ANY_WORD], "target counted on every rank"),
     "the word behind the last": (
         [(HERE, "here = (local >= 0) & (local <= width)")],
         "the edge of a shard",
@@ -210,7 +210,7 @@ CUT = {
     ),
     "one-hot on every rank": (
         [("-= here.double()", "-= 1")],
-        "a word on every rank",
+        "target counted on every rank",
     ),
     "softmax of one rank": (
         [("d = e / S[:, None]", "d = logits.softmax(-1)"),
@@ -248,19 +248,19 @@ CUT = {
     "something is kept": (
         [("    S = all_reduce(e.sum(-1), group)",
           "    S = KEPT.setdefault(group.group_name, all_reduce(e.sum(-1), group))")],
-        "another second step",
+        "wrong second step",
     ),
 }  # fmt: skip
 IGNORED = {
     "another rank's word": (
         [("torch.where(counts, S.log() + m - all_reduce(own, group), 0.0)",
           "S.log() + m - all_reduce(own, group)")],
-        "taken for another rank's word",
+        "target assumed on a different rank",
     ),
     "another rank's word, a plain mean": (
         [("torch.where(counts, S.log() + m - all_reduce(own, group), 0.0)",
           "S.log() + m - all_reduce(own, group)"), ("losses.sum() / many", "losses.mean()")],
-        "taken for another rank's word",
+        "target assumed on a different rank",
     ),
     "a mean over all tokens": ([("losses.sum() / many", "losses.mean()")], "mean over all tokens"),
     "counted on every rank": (
@@ -272,7 +272,7 @@ IGNORED = {
     "only -100": ([("targets != ignore_index", "targets != -100")], "only a negative label"),
     "nothing over nothing": ([("counts.sum().clamp(min=1)", "counts.sum()")],
                              "nothing over nothing"),
-    "two at the least": ([("clamp(min=1)", "clamp(min=2)")], "another number of tokens"),
+    "two at the least": ([("clamp(min=1)", "clamp(min=2)")], "wrong token count"),
     "nothing over nothing, by torch's mean": (
         [("losses.sum() / many", "losses[counts].mean()")],
         "nothing over nothing",
@@ -308,7 +308,7 @@ PADDED = {
         [("    m = all_reduce(x.amax(-1), group, \"max\")\n    e = (x - m[:, None]).exp()\n",
           "    own_m = x.amax(-1)\n    m = all_reduce(own_m, group, \"max\")\n"
           "    e = (x - own_m[:, None]).exp() * (own_m - m).exp()[:, None]\n")],
-        "rank without a word",
+        "rank without real entries",
     ),
     "masked in place": ([(CAT, "    x = logits\n    x[:, real:] = -torch.inf\n")],
                         "input changed"),
@@ -330,20 +330,20 @@ SMOOTHED = {
     "its own words' mean": (
         [("all_reduce(logits.sum(-1), group)", "logits.sum(-1)"),
          ("smoothing / vocabulary * every", "smoothing / width * every")],
-        "share of one rank's words",
+        "share of one rank's entries",
     ),
     "the share of its own words": (
         [("smoothing / vocabulary * every", "smoothing / width * every")],
-        "share of one rank's words",
+        "share of one rank's entries",
     ),
     "the mean of the means": (
         [("all_reduce(logits.sum(-1), group)",
           "vocabulary * all_reduce(logits.mean(-1), group) / group.size()")],
-        "share of one rank's words",
+        "share of one rank's entries",
     ),
     "the others alone": (
         [("smoothing / vocabulary * every", "smoothing / (vocabulary - 1) * (every - y)")],
-        "other words only",
+        "other entries only",
     ),
     "a logarithm of the softmax": (
         [("all_reduce(logits.sum(-1), group)",
@@ -353,7 +353,7 @@ SMOOTHED = {
     "one entry less, below the largest": (
         [(LOSSES, "S.log() - (1 - smoothing) * (y - m) "
           "- smoothing / (vocabulary - 1) * (every - vocabulary * m)")],
-        "over one entry less",
+        "ε over v − 1",
     ),
     "the target in full, below the largest": (
         [(LOSSES, "S.log() - (y - m) - smoothing / vocabulary * (every - vocabulary * m)")],
@@ -370,7 +370,7 @@ SMOOTHED = {
     ),
     "half of the uniform part": (
         [("S.log() + m - (1 - smoothing) * y", "(1 - smoothing) * (S.log() + m - y)")],
-        "log-sum-exp of the target alone",
+        "only the target's log-sum-exp",
     ),
     "on top": (
         [(LOSSES, "S.log() + m - y + smoothing * (S.log() + m - every / vocabulary)")],
@@ -378,11 +378,11 @@ SMOOTHED = {
     ),
     "logits below the largest in one sum": (
         [("all_reduce(logits.sum(-1), group)", "all_reduce((logits - m[:, None]).sum(-1), group)")],
-        "sum below another number",
+        "mixed reference logits",
     ),
     "plain logits in one sum": (
         [("S.log() + m - (1 - smoothing) * y", "S.log() - (1 - smoothing) * (y - m)")],
-        "sum below another number",
+        "mixed reference logits",
     ),
     "not divided by v": (
         [("smoothing / vocabulary * every", "smoothing * every")],
@@ -421,14 +421,14 @@ SMOOTHED = {
     "the label in full": ([("-= (1 - smoothing) * here", "-= here")], "target in full"),
     "the gradient's share": (
         [("e / S[:, None] - smoothing / vocabulary", "e / S[:, None] - smoothing / width")],
-        "share of one rank's words",
+        "share of one rank's entries",
     ),
     "the gradient's other words": (
         [("    d[torch.arange(t), local] -= (1 - smoothing) * here.double()\n",
           "    d += smoothing / vocabulary - smoothing / (vocabulary - 1)\n"
           "    d[torch.arange(t), local] -= (1 - smoothing - smoothing / (vocabulary - 1)) "
           "* here.double()\n")],
-        "other words only",
+        "other entries only",
     ),
     "far away": ([('all_reduce(logits.amax(-1), group, "max")', "torch.zeros(t).double()")],
                  "overflow"),
@@ -460,11 +460,11 @@ ROWS.append(
         "cut_loss",
         "the gradient of all",
         body("cut_loss", GATHERED.replace("d[:, start : start + width] / t", "d / t")),
-        "gradient of all words",
+        "gradient of all entries",
     )
 )
 FIRST = {  # the likelier ones
-    "cut_loss": ("nothing shared", "a word on every rank", "no largest", "gathered"),
+    "cut_loss": ("nothing shared", "target counted on every rank", "no largest", "gathered"),
     "smoothed_loss": (
         "no smoothing",
         "its own words' mean",

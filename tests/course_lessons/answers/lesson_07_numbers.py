@@ -15,14 +15,14 @@ NUMBERS = {
 MISREAD = {
     "base 2": (
         {START: math.log2(2 * 50257), LATER: 4.0, EIGHT: 3.0, PADDING: math.log2(51200 / 50257)},
-        "another logarithm",
+        "wrong logarithm",
     ),
-    "base 10": ({START: math.log10(100514), EIGHT: math.log10(8)}, "another logarithm"),
+    "base 10": ({START: math.log10(100514), EIGHT: math.log10(8)}, "wrong logarithm"),
     "doubled": ({START: 2 * math.log(50257), LATER: 6.0, EIGHT: 8.0}, "the loss times n"),
     "unchanged": ({START: math.log(50257), LATER: 3.0, EIGHT: 0}, "nothing changes"),
-    "half of the words": ({START: math.log(25128.5), LATER: 3 - math.log(2)}, "fewer words"),
-    "two of eight": ({EIGHT: math.log(2)}, "another number of ranks"),
-    "seven more": ({EIGHT: math.log(7)}, "another number of ranks"),
+    "half of the words": ({START: math.log(25128.5), LATER: 3 - math.log(2)}, "one rank's entries"),
+    "two of eight": ({EIGHT: math.log(2)}, "wrong number of ranks"),
+    "seven more": ({EIGHT: math.log(7)}, "wrong number of ranks"),
     "a share of the loss": (
         {LATER: 3 * math.log(100514) / math.log(50257)},
         "shrinks with the loss",
@@ -39,7 +39,7 @@ MISREAD = {
     "softmax alone": ({DENSE: 0.3, RANK_0: 0.15}, "no one-hot"),
     "its own softmax": ({RANK_1: 0.3}, "each rank's own softmax"),
     "signs": ({DENSE: 0.7, RANK_0: 0.85, RANK_1: -0.15}, "sign"),
-    "eight times log 2": ({EIGHT: 8 * math.log(2)}, "another number of ranks"),
+    "eight times log 2": ({EIGHT: 8 * math.log(2)}, "wrong number of ranks"),
     "all of the loss": ({PADDING: math.log(51200)}, "the loss itself"),
     "the padding's share": ({PADDING: 943 / 51200}, "a share of the rows"),
     "padding helps": ({PADDING: math.log(50257 / 51200)}, "too low"),

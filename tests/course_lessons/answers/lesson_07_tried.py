@@ -216,7 +216,7 @@ WRONG: dict = {
             cut(("grad / t", "grad / grad.numel()")),
             "divided by the entries",
         ),
-        "base 2": (cut(("total.log()", "total.log2()")), "another logarithm"),
+        "base 2": (cut(("total.log()", "total.log2()")), "wrong logarithm"),
         "a reduce to rank 0": (
             cut((SUMS, BY_HAND + "reduce(both, group_dst=0, group=group)\n    total, l_y = both")),
             "on one rank only",
@@ -315,7 +315,7 @@ WRONG: dict = {
                     "start + width) >= (vocabulary if group.rank() == group.size() - 1 else 10**6)",
                 ),
             ),
-            "padding on the last rank alone",
+            "only the last rank's padding",
         ),
         "0 as the largest of nothing": (
             changed(
@@ -342,7 +342,7 @@ WRONG: dict = {
     "smoothed_loss": {
         "over v - 1": (
             SMOOTHED.replace("smoothing / vocabulary", "smoothing / (vocabulary - 1)"),
-            "over one entry less",
+            "ε over v − 1",
         ),
         "no share for the target": (
             changed(LABELS, ("+ smoothing / vocabulary", "+ smoothing / vocabulary * (1 - hot)")),
@@ -353,7 +353,7 @@ WRONG: dict = {
                 LABELS,
                 ("(1 - smoothing) * hot + smoothing /", "smoothing * hot + (1 - smoothing) /"),
             ),
-            "the shares turned round",
+            "shares swapped",
         ),
         "the target's logit in full": (
             SMOOTHED.replace("(1 - smoothing) * l_y", "l_y").replace("-= 1 - smoothing", "-= 1"),
@@ -361,7 +361,7 @@ WRONG: dict = {
         ),
         "a vocabulary of n widths": (
             SMOOTHED.replace("smoothing / vocabulary", "smoothing / (width * group.size())"),
-            "share of one rank's words",
+            "share of one rank's entries",
         ),
         "softmax made smaller": (
             changed(SMOOTHED, ("grad = e /", "grad = (1 - smoothing) * e /")),
@@ -373,7 +373,7 @@ WRONG: dict = {
         ),
         "the others' shares, a label in float32": (
             changed(LABELS, (SHARES, OTHERS.format("0.0"))),
-            "other words only",
+            "other entries only",
         ),
         "over v - 1, a share in float32": (
             changed(
@@ -383,11 +383,11 @@ WRONG: dict = {
                     "torch.tensor(smoothing / (vocabulary - 1)) * l_all",
                 ),
             ),
-            "over one entry less",
+            "ε over v − 1",
         ),
         "over v - 1 and more for the target, a label in float32": (
             changed(LABELS, (SHARES, OTHERS.format("smoothing / (vocabulary - 1)"))),
-            "over one entry less",
+            "ε over v − 1",
         ),
         "a right label, in float32": (
             changed(LABELS, (SHARES, f"({SHARES}).float().double()")),

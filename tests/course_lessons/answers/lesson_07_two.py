@@ -117,13 +117,13 @@ WRONG_TWO = {
     "no largest": (two(("m_r.clamp(min=-1e300)", "0 * m_r"),
                            ('all_reduce(m_r, group, "max")',
                             'all_reduce(m_r, group, "max") * 0')), "overflow"),
-    "a word on every rank": (
+    "target counted on every rank": (
         two(("y_r = torch.where(here, logits.gather(-1, local[:, None])[:, 0], 0.0)",
                  "y_r = logits.gather(-1, local[:, None])[:, 0]")),
-        "a word on every rank",
+        "target counted on every rank",
     ),
     "the edge": (two(("(local < width)", "(local <= width)")), "the edge of a shard"),
-    "one-hot on every rank": (two(("-= here.double()", "-= 1")), "a word on every rank"),
+    "one-hot on every rank": (two(("-= here.double()", "-= 1")), "target counted on every rank"),
     "no one-hot": (
         two(("        d[torch.arange(len(d)), local] -= here.double()\n", "")),
         "no one-hot",
@@ -166,7 +166,7 @@ WRONG_TWO = {
     ),
     "detached": (
         body(BY_AUTOGRAD.format("S, y = all_reduce(torch.stack((S_r, y_r)).detach(), group)")),
-        "no way back",
+        "no gradient",
     ),
     "the mean": (two(("return Two.apply(logits, targets, start, group)",
                           "return Two.apply(logits, targets, start, group).mean()")),
@@ -184,9 +184,9 @@ WRONG_TWO = {
     "something is kept between calls": (
         "KEPT = {}\n" + two(("        S, y = " + SUMS,
                                  "        S, y = KEPT.setdefault(group.group_name, " + SUMS + ")")),
-        "another second step",
+        "wrong second step",
     ),
 }  # fmt: skip
-FIRST = ("three of them", "not moved", "a word on every rank", "all logits")
+FIRST = ("three of them", "not moved", "target counted on every rank", "all logits")
 RIGHT: dict = {NAME: {"recomputed": BASE, **ALSO_RIGHT}}
 WRONG: dict = {NAME: {how: WRONG_TWO[how] for how in (*FIRST, *WRONG_TWO)}}

@@ -88,7 +88,7 @@ RIGHT: dict = {
         "a class in another cell": [TWO, HEAD + CALL],
         "two, by autograd": BY_AUTOGRAD,
         "a class made at each call": CLOSURE,
-    },
+    }
 }
 WRONG: dict = {
     "two_collectives": {
@@ -97,7 +97,7 @@ WRONG: dict = {
                 ("ctx.save_for_backward(e, here, local)", "Loss.saved = (e, here, local)"),
                 ("ctx.saved_tensors", "Loss.saved"),
             ),
-            "another use in between",
+            "second call in between",
         ),
         "a part kept in a global": (
             two(
@@ -111,7 +111,7 @@ WRONG: dict = {
                 ),
                 before="STATE = {}",
             ),
-            "another use in between",
+            "second call in between",
         ),
         "the largest logit of all tokens": (
             two(("logits.amax(-1)", "logits.max().repeat(t)")),
@@ -139,7 +139,7 @@ WRONG: dict = {
                 ),
                 before="STATE = {}",
             ),
-            "another use in between",
+            "second call in between",
         ),
         "the one-hot not weighed": (
             two(
@@ -186,5 +186,5 @@ WRONG: dict = {
             two(("ctx.save_for", "ctx.x = logits.clone()\n        ctx.save_for")),
             "keeps too much",
         ),
-    },
+    }
 }

@@ -106,7 +106,7 @@ WRONG_CLIP = {
         ),
         "copies counted n times",
     ),
-    "nobody asked": (clip((REDUCE, "")), "a rank's own norm"),
+    "nothing sent": (clip((REDUCE, "")), "a rank's own norm"),
     "torch's own": (
         "def clip_as_one(gradients, cut, group, most):\n"
         "    one = {id(g): g for g in gradients.values()}.values()\n"
@@ -115,7 +115,10 @@ WRONG_CLIP = {
         "    return norm\n",
         "a rank's own norm",
     ),
-    "only shards": (clip(("(total.item() + copies)", "total.item()")), "copies left out"),
+    "only shards": (
+        clip(("(total.item() + copies)", "total.item()")),
+        "replicated gradients left out",
+    ),
     "only copies": (
         clip(("(total.item() + copies)", "(total.item() * 0 + copies)")),
         "shards left out",
@@ -133,7 +136,7 @@ WRONG_CLIP = {
     ),
     "the largest": (
         clip(("group=group)\n    norm", "op=dist.ReduceOp.MAX, group=group)\n    norm")),
-        "the largest rank's",
+        "largest rank's norm",
     ),
     "squares": (clip((" ** 0.5\n", "\n")), "no root"),
     "the norm after": (clip(("    return norm", "    return min(norm, most)")), "the norm after"),
@@ -268,7 +271,7 @@ WRONG_MEAN = {
             ),
             ("        p.grad /= total[1]\n", "        p.grad /= len(batches) * group.size()\n"),
         ),
-        "a mean of nothing",
+        "mean of an empty batch",
     ),
     "a sum": (
         mean(("        p.grad /= total[1]\n", ""), ("total[0] / total[1]", "total[0]")),
@@ -319,7 +322,7 @@ WRONG_MEAN = {
     ),
     "the last micro-batch": (
         mean(("        loss.backward()\n", "        model.zero_grad()\n        loss.backward()\n")),
-        "the last micro-batch alone",
+        "only the last micro-batch",
     ),
     "summed after each micro-batch": (
         mean(
@@ -394,12 +397,12 @@ WRONG_MEAN = {
 WRONG_CLIP |= {
     "head.weight left out": (
         clip((SKIP, '        if name == "head.weight":\n            continue\n')),
-        "head by its name",
+        "head skipped by its name",
     ),
     "head.weight not counted": (
         clip(("        seen.append(g)\n", "        seen.append(g)\n"
               '        if name == "head.weight":\n            continue\n')),
-        "head by its name",
+        "head skipped by its name",
     ),
     "a head is always tied": (
         clip(("        square =", '        name = name.replace("head.weight", "tokens.weight")\n'
@@ -408,7 +411,7 @@ WRONG_CLIP |= {
               "    names = set()\n"),
              ("        if name in cut:\n", "        square *= name not in names\n"
               "        names.add(name)\n        if name in cut:\n")),
-        "head by its name",
+        "head skipped by its name",
     ),
     "no cut means all": (
         clip(("        if name in cut:", "        if name in (cut or gradients):")),
@@ -416,20 +419,20 @@ WRONG_CLIP |= {
     ),
     "all replicated: nothing is counted": (
         clip(("    norm = ", "    if not cut:\n        return 0.0\n    norm = ")),
-        "copies left out",
+        "replicated gradients left out",
     ),
     "all replicated: a share": (
-        clip(("    norm = ", "    copies /= 1 + (not cut)\n    norm = ")), "nothing cut"
+        clip(("    norm = ", "    copies /= 1 + (not cut)\n    norm = ")), "nothing sharded"
     ),
     "all cut: nobody asked": (
         clip((REDUCE, "    if len(cut) < len(gradients):\n    " + REDUCE)), "a rank's own norm"
     ),
     "all cut: averaged": (
-        clip((REDUCE, REDUCE + "    total /= 1 + (len(cut) == len(gradients))\n")), "all cut"
+        clip((REDUCE, REDUCE + "    total /= 1 + (len(cut) == len(gradients))\n")), "all sharded"
     ),
 }  # fmt: skip
 FIRST = {
-    "clip_as_one": ("everything summed", "nobody asked", "by names", "everybody's gradients"),
+    "clip_as_one": ("everything summed", "nothing sent", "by names", "everybody's gradients"),
     "token_mean_step": ("mean of means", "a sum", "padding counted", "its own count"),
 }
 RIGHT: dict = {

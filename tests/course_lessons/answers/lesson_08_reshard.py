@@ -137,13 +137,13 @@ WRONG_CUTS = {
                       f"if sizes(name, config, 1)[1] else {MERGE}")),
         "fused straight across",
     ),
-    "copies added": (wrong((COPY, "        return sum(pieces)\n")), "copies added"),
+    "replicas added": (wrong((COPY, "        return sum(pieces)\n")), "replicas added"),
     "copies averaged": (
         wrong((COPY, "        return (sum(pieces) / 3 * 3) / len(pieces)\n")),
         "not bit by bit",
     ),
-    "copies joined": (wrong((COPY, "        return torch.cat(pieces)\n")), "copies joined"),
-    "everything cut": (
+    "replicas joined": (wrong((COPY, "        return torch.cat(pieces)\n")), "replicas joined"),
+    "everything sharded": (
         wrong(("return whole.clone()\n", "return whole.tensor_split(n)[r].clone()\n")),
         "wrong shape",
     ),
@@ -157,11 +157,11 @@ WRONG_CUTS = {
                 "        return whole.clone()\n",
             )
         ),
-        "a copy cut",
+        "replicated tensor sharded",
     ),
     "out by rows": (
         wrong(('("attention.out.weight", 1, [q])', '("attention.out.weight", 0, [q])')),
-        "the other dim",
+        "wrong dim",
     ),
     "down by rows": (
         wrong(
@@ -170,17 +170,17 @@ WRONG_CUTS = {
                 '("mlp.down.weight", 0, [cut(config.hidden, n)])',
             )
         ),
-        "the other dim",
+        "wrong dim",
     ),
     "heads by ceiling": (
         wrong(("kv = [(b - a) * config.head_size for a, b in spans(config.kv_heads, n)]",
                "kv = [one * config.head_size for one in cut(config.kv_heads, n)]")),
-        "another rule",
+        "wrong split rule",
     ),
     "words spread evenly": (
         wrong(("cut(config.inner, n), cut(config.vocabulary, n)",
                "cut(config.inner, n), [b - a for a, b in spans(config.vocabulary, n)]")),
-        "another rule",
+        "wrong split rule",
     ),
     "k and v as many rows as q": (wrong(("[q, kv, kv])", "[q, q, q])")), "raised"),
     "everything everywhere": (
@@ -192,33 +192,33 @@ WRONG_CUTS = {
                 "        return whole.clone()",
             )
         ),
-        "nothing cut",
+        "nothing sharded",
     ),
     "ranks from behind": (
         wrong(("        for r in range(n):\n            made[r][name]",
                "        for r in range(n):\n            made[n - 1 - r][name]")),
-        "another rank's",
+        "piece of a different rank",
     ),
     "the head torn off": (wrong(("        if config.tied:\n", "        if False:\n")),
-                          "tied weight torn apart"),
+                          "tied weight no longer shared"),
     "the head forgotten": (
         wrong(('            one["head.weight"] = one["tokens.weight"]\n',
                '            one.pop("head.weight")\n')),
-        "other names",
+        "wrong names",
     ),
     "always tied": (
         wrong(("        if config.tied:\n", "        if True:\n")),
-        "tied all the same",
+        "tied although untied",
     ),
     "views": (
         wrong(("        return whole.clone()\n    found, start = [], 0",
                "        return whole.clone()\n    if len(parts) == 1:\n"
                "        return whole.split(parts[0], dim)[r]\n    found, start = [], 0")),
-        "still holds the whole",
+        "keeps the checkpoint alive",
     ),
     "in float32": (wrong(("    return torch.cat(found, dim)\n\n\ndef reshard",
                           "    return torch.cat(found, dim).float()\n\n\ndef reshard")),
-                   "another dtype"),
+                   "wrong dtype"),
     "rounded on the way": (
         wrong(("    return torch.cat(found, dim)\n\n\ndef reshard",
                "    return torch.cat(found, dim).float().double()\n\n\ndef reshard")),
@@ -231,7 +231,7 @@ WRONG_CUTS = {
     "m dictionaries": (wrong(("made = [{} for _ in range(n)]",
                               "made = [{} for _ in range(n + 1)]"),
                              ("        if config.tied:\n", "        if config.tied and one:\n")),
-                       "another number of ranks"),
+                       "wrong number of ranks"),
     "one dictionary": (wrong(("    return made\n", "    return made[0]\n")), "not a list"),
     "nothing": (wrong(("    return made\n", "    return\n")), "nothing returned"),
     "names for tensors": (
@@ -240,6 +240,6 @@ WRONG_CUTS = {
         "not a tensor",
     ),
 }  # fmt: skip
-FIRST = ("qkv in one piece", "copies added", "everything everywhere", "views")
+FIRST = ("qkv in one piece", "replicas added", "everything everywhere", "views")
 RIGHT: dict = {"reshard": {"two steps": TWO_STEPS, "by index": BY_INDEX}}
 WRONG: dict = {"reshard": {how: WRONG_CUTS[how] for how in (*FIRST, *WRONG_CUTS)}}

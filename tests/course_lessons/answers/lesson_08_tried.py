@@ -225,7 +225,7 @@ RIGHT: dict = {
 }
 WRONG: dict = {
     "clip_as_one": {
-        "another dtype": (clip(("grad.mul_(", "grad.data = grad.data * (")), "wrong factor"),
+        "wrong dtype": (clip(("grad.mul_(", "grad.data = grad.data * (")), "wrong factor"),
         "an empty rank sends nothing": (
             clip(
                 (
@@ -256,14 +256,14 @@ WRONG: dict = {
                 ),
                 ("def clip", "KEPT = {}\n\ndef clip"),
             ),
-            "another second step",
+            "wrong second step",
         ),
         "a set as a default": (
             clip(
                 ("group, most):", "group, most, seen=set()):"),
                 ("seen, shards, copies = set(), 0.0, 0.0", "shards, copies = 0.0, 0.0"),
             ),
-            "another second step",
+            "wrong second step",
         ),
         "a reduce to rank 0": (
             clip(
@@ -338,7 +338,7 @@ WRONG: dict = {
         ),
         "always float64": (
             reshard(("torch.cat(pieces, dim).clone()", "torch.cat(pieces, dim).double().clone()")),
-            "another dtype",
+            "wrong dtype",
         ),
     },
     "token_mean_step": {
@@ -447,7 +447,7 @@ WRONG: dict = {
                     "    torch.optim.SGD(model.parameters(), 0.1).step()\n    return loss",
                 )
             ),
-            "other weights",
+            "wrong weights",
         ),
         "in evaluation mode": (
             mean(("    loss, count = 0.0, 0\n", "    loss, count = 0.0, 0\n    model.eval()\n")),
@@ -455,7 +455,7 @@ WRONG: dict = {
         ),
         "the first micro-batch": (
             mean(("targets in batches:", "targets in batches[:1]:")),
-            "the first micro-batch alone",
+            "only the first micro-batch",
         ),
     },
 }

@@ -149,7 +149,7 @@ WRONG: dict = {
     "is_sharded": {
         "less than whole": (changed(SHARDED,
             (" * 2 / 3", ""),
-            ("= most", " most")), "whole states pass"),
+            ("= most", " most")), "replicated states pass"),
         "default allclose": (changed(SHARDED,
             ("max((p.detach() - q.detach()).abs().max().item()\n              ",
              "0 if all(torch.allclose(p, q)"),
@@ -180,7 +180,7 @@ WRONG: dict = {
             ('held(box.optimizer).by_kind["optimizer states"]',
              "sum(t.numel() * t.element_size() for p in "
              'box.optimizer.param_groups[0]["params"] for t in '
-             "box.optimizer.state[p].values() if torch.is_tensor(t))")), "whole states pass"),
+             "box.optimizer.state[p].values() if torch.is_tensor(t))")), "replicated states pass"),
         "model too": (changed(SHARDED,
             ('held(box.optimizer).by_kind["optimizer states"]\n'
              '    most = held(optimizer).by_kind["optimizer states"]',
@@ -195,7 +195,7 @@ WRONG: dict = {
     },
     "master_step": {
         "isclose": (changed(MASTER,
-            ("((before !=", "(~torch.isclose(before,")), "small moves not counted"),
+            ("((before !=", "(~torch.isclose(before,")), "small changes not counted"),
         "accumulates": (changed(MASTER,
             ("master.grad", "g"),
             (".float() / n",
@@ -204,7 +204,7 @@ WRONG: dict = {
             "gradients added up"),
         "master rounded": (changed(MASTER,
             ("numbers.copy_", "master.data.copy_(now)\n    numbers.copy_")),
-            "the master copy forgets"),
+            "master weights rounded"),
         "async gather": (changed(MASTER,
             ("numbers.copy_(all_gather(now, group)",
              "torch.distributed.all_gather_into_tensor(numbers, now, "
@@ -218,7 +218,7 @@ WRONG: dict = {
             ("\nfrom course_lib", "LAST = {}\n\nfrom course_lib"),
             ("numbers.copy_(all_gather(now, group)",
              "LAST['n'] = all_gather(now, group).float()\n    numbers.copy_(LAST['n']")),
-            "states of the whole"),
+            "unsharded states"),
         "bf16 count": (changed(MASTER, (".sum()", ".sum().bfloat16()")), "rounded on the way"),
         "gradient instead of moved": (changed(MASTER,
             ("((before != after", "((master.grad != 0")), "the gradient looked at"),
@@ -249,7 +249,7 @@ WRONG: dict = {
             "padding as a piece"),
         "empties kept": (changed(PIECES, (" stop:", "= stop:")), "empty pieces"),
         "asks another": (changed(PIECES,
-            ("rank):", "rank):\n    rank = torch.distributed.get_rank()")), "not of the group"),
+            ("rank):", "rank):\n    rank = torch.distributed.get_rank()")), "uses world numbers"),
     },
     "shard_groups": {
         "by equality": (changed(GROUPS,

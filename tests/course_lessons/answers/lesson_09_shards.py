@@ -74,13 +74,13 @@ WRONG_GROUPS = {
         groups(('if key != "params"', 'if key in ("lr", "weight_decay", "betas")')),
         "options lost",
     ),
-    "whole parameters": (
+    "parameters not split": (
         "def shard_groups(groups, pieces, shard):\n    return [dict(g) for g in groups]\n",
-        "not cut",
+        "not sharded",
     ),
     "whole ones of the rank": (
         groups((f"view = {VIEW}\n", "view = parameter.data\n")),
-        "not cut",
+        "not sharded",
     ),
     "copies": (groups((VIEW, VIEW + ".clone()")), "copies"),
     "copies of the parameter": (
@@ -103,9 +103,9 @@ WRONG_GROUPS = {
     ),
     "cut ones left out": (
         groups((ASK, ASK[:-1] + " and stop - start == parameter.numel():")),
-        "numbers left out",
+        "elements left out",
     ),
-    "one number less": (groups((VIEW, "shard[at : at + (stop - start) - 1]")), "numbers left out"),
+    "one number less": (groups((VIEW, "shard[at : at + (stop - start) - 1]")), "elements left out"),
     "one group": (
         groups((END, '    found[0]["params"] += [p for one in found[1:] for p in one["params"]]\n'
                 "    return found[:1]")),
@@ -131,7 +131,7 @@ WRONG_GROUPS = {
         "        part = torch.nn.Parameter(shard[at : at + b - a])\n"
         "        found[i * len(groups) // len(mine)]['params'].append(part)\n"
         "    return found\n",
-        "another group's options",
+        "wrong group's options",
     ),
     "twice": (
         groups((END, '    found[0]["params"] += [torch.nn.Parameter(p.data) '
@@ -140,7 +140,7 @@ WRONG_GROUPS = {
     ),
     "empty groups left out": (
         groups((END, '    return [one for one in found if one["params"]]')),
-        "other groups",
+        "wrong groups",
     ),
     "the given ones changed": (
         groups((END, "    for group, one in zip(groups, found):\n"
@@ -219,7 +219,7 @@ WRONG_PROOF = {
     "to a millionth": (proof(("atol=1e-9", "atol=1e-6")), "loose comparison"),
     "yes": ("def is_sharded(box, group):\n    box.train(0)\n    return True\n", "always true"),
     "no": ("def is_sharded(box, group):\n    box.train(0)\n    return False\n", "always false"),
-    "the training alone": (proof((STATES, "")), "whole states pass"),
+    "the training alone": (proof((STATES, "")), "replicated states pass"),
     "the states alone": (proof((WEIGHTS, "            pass\n")), "wrong training passes"),
     "the ranks with each other": (proof((WEIGHTS, AS_RANK_0)), "wrong training passes"),
     "the ranks, and that all moves": (
@@ -245,7 +245,7 @@ WRONG_PROOF = {
         ),
         "never gathered",
     ),
-    "one step": (proof(("range(4)", "range(1)")), "one step"),
+    "only one step checked": (proof(("range(4)", "range(1)")), "only one step checked"),
     "rank 0 says": (
         proof((AGREE, "    dist.broadcast(good, dist.get_global_rank(group, 0), group=group)\n")),
         "one rank asked",
@@ -275,7 +275,7 @@ WRONG_PROOF = {
                "    moments = [s['exp_avg'] for s in box.optimizer.state.values() "
                "if 'exp_avg' in s]\n" + STATES
                + "    good = good and 0 < len(moments)\n")),
-        "another optimizer refused",
+        "different optimizer refused",
     ),
     "the reason": (proof(("    return bool(good)", "    return 'sharded' if good else 'whole'")),
                    "no verdict"),

@@ -62,7 +62,7 @@ WRONG_PIECES = {
     ),
     "those that lie inside": (
         pieces(("if start < stop:", "if first <= begin < end <= last:")),
-        "whole parameters",
+        "parameters not split",
     ),
     "rounded down": (pieces(("-(-sum(lengths) // n)", "sum(lengths) // n")), "rounded down"),
     "the last takes the rest": (
@@ -86,14 +86,14 @@ WRONG_PIECES = {
         "        a, b = min(k, rank * own), min(k, (rank + 1) * own)\n"
         "        if a < b:\n            found.append((i, a, b, at))\n            at += b - a\n"
         "    return found\n",
-        "parameters cut one by one",
+        "parameters sharded one by one",
     ),
-    "whole parameters": (
+    "parameters not split": (
         pieces(
             ("if start < stop:", "if first <= begin < last:"),
             (APPEND, "found.append((index, 0, lengths[index], begin - first))"),
         ),
-        "whole parameters",
+        "parameters not split",
     ),
     "empty ones": (
         pieces(
@@ -112,14 +112,14 @@ WRONG_PIECES = {
         pieces((APPEND, "found.append((index, start, stop, start - first))")),
         "counted from the bucket",
     ),
-    "at always 0": (pieces((APPEND, APPEND.replace("start - first", "0"))), "everything at 0"),
+    "at always 0": (pieces((APPEND, APPEND.replace("start - first", "0"))), "always 0"),
     "the last number": (
         pieces((APPEND, APPEND.replace("stop - begin", "stop - begin - 1"))),
-        "the last instead of the end",
+        "inclusive stop",
     ),
     "a length": (
         pieces((APPEND, APPEND.replace("stop - begin", "stop - start"))),
-        "a length for an end",
+        "length instead of stop",
     ),
     "where it begins or ends": (
         pieces(("if start < stop:", "if start < stop and (first <= begin or end <= last):")),
@@ -141,7 +141,7 @@ WRONG_PIECES = {
                             ("(rank + 1) * shard", "(n - rank) * shard")), "wrong pieces"),
     "the notebook's rank": (
         pieces(("    shard =", "    rank = dist.get_rank()\n    shard =")),
-        "not of the group",
+        "uses world numbers",
     ),
     "asked around": (
         pieces(("    found = []", "    dist.all_reduce(torch.ones(1))\n    found = []")),
@@ -216,7 +216,7 @@ WRONG_MASTER = {
     "the old values kept": (
         master(("    return lost", "    master_step.before = numbers.clone()\n"
                 "    master.grad = None\n    return lost")),
-        "states of the whole",
+        "unsharded states",
     ),
     "the master weights of the last call": (
         "LAST = {}\n" + master(
@@ -236,28 +236,28 @@ WRONG_MASTER = {
     "divided twice": (master(("own.float() / n", "own.float() / n / n")), "divided twice"),
     "read off bf16": (
         master(("    before =", "    master.data.copy_(numbers.view(n, -1)[rank])\n    before =")),
-        "the master copy forgets",
+        "master weights rounded",
     ),
     "the first shard": (
         master((SCATTER, "    reduce_scatter(gradient, group)\n"
                 "    own = gradient.view(n, -1)[0].clone()\n"
                 "    dist.all_reduce(own, group=group)\n")),
-        "another shard",
+        "wrong shard",
     ),
     "no update": (master(("    optimizer.step()\n", "")), "no update"),
     "an optimizer of its own": (
         master(("    optimizer.step()\n", "    master = torch.nn.Parameter(master.data)\n"
                 "    optimizer.param_groups[0]['params'] = [master]\n"
                 "    master.grad = own.float() / n\n    optimizer.step()\n")),
-        "another parameter",
+        "wrong parameter",
     ),
     "not gathered": (
         master((GATHER, "    numbers.view(n, -1)[rank].copy_(new)\n")), "not gathered"
     ),
     "not written back": (master((GATHER, "")), "not written back"),
-    "another tensor": (
+    "wrong shape or dtype": (
         master(("numbers.copy_(torch.cat(every))", "numbers.set_(torch.cat(every))")),
-        "another memory",
+        "wrong memory",
     ),
     "the old ones gathered": (
         master(("    dist.all_gather(every, new,", "    dist.all_gather(every, old,")),
@@ -265,10 +265,11 @@ WRONG_MASTER = {
     ),
     "its own count": (master(("    dist.all_reduce(lost, group=group)\n", "")),
                       "a rank's own count"),
-    "what rests": (master(("(master.detach() != before) & ", "")), "what rests is not lost"),
+    "what rests": (master(("(master.detach() != before) & ", "")), "unchanged weights counted"),
     "all that moved": (master((" & (new == old)", "")), "everything that moved"),
     "what is not lost": (
-        master(("(master.detach() != before) & (new == old)", "new != old")), "the others counted"
+        master(("(master.detach() != before) & (new == old)", "new != old")),
+        "visible updates counted",
     ),
     "compared with itself": (
         master(
@@ -304,7 +305,7 @@ WRONG_MASTER = {
         "    numbers.copy_(optimizer.whole.data)\n"
         "    master.data.copy_(optimizer.whole.data.view(n, -1)[rank])\n"
         "    return int(((optimizer.whole.data != before) & (numbers == old)).sum())\n",
-        "states of the whole",
+        "unsharded states",
     ),
     "a share": (master(("    return lost", "    return lost / numbers.numel() + 0.5")),
                 "not a count"),

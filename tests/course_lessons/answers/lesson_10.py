@@ -162,10 +162,10 @@ WRONG: dict = {
     "agreed_step": {
         "only first part looked at": (changed(STEP,
             ("torch.isfinite(p.grad)).sum() for p in parts)",
-             "torch.isfinite(p.grad)).sum() for p in parts[:1])")), "stepped all the same"),
+             "torch.isfinite(p.grad)).sum() for p in parts[:1])")), "stepped despite an inf"),
         "most squared": (changed(STEP,
             ("math.sqrt(told[1].item()", "told[1].item("),
-            ("(norm +", "(math.sqrt(norm) +")), "a square for a norm"),
+            ("(norm +", "(math.sqrt(norm) +")), "squared norm"),
         "empty returns": (changed(STEP,
             ("group):",
              "group):\n    if sum(p.numel() for p in parts) == 0:\n"
@@ -192,7 +192,7 @@ WRONG: dict = {
             "left out by an empty rank"),
     },
     "reduce_early": {
-        "as they complete": (changed(EARLY, AS_COMPLETE), "another order of leaving"),
+        "as they complete": (changed(EARLY, AS_COMPLETE), "wrong sending order"),
         "full at most": (changed(EARLY, (" most:", "= most:")), "exactly full"),
         "if for while": (changed(EARLY, ("while len", "if len")), "buckets that never left"),
         "pieces global, cleared": (changed(EARLY,
@@ -204,7 +204,7 @@ WRONG: dict = {
             ("group))", "group)))"),
             ("return pieces",
              "return [piece for _, piece in sorted(pieces, key=lambda one: one[0])]")),
-            "another order of leaving"),
+            "wrong sending order"),
         "last parameter of a bucket triggers": (changed(EARLY,
             ("missing[place[id(p)]] -= 1",
              "i = place[id(p)]\n        if p is buckets[i][-1]:\n"
@@ -247,7 +247,7 @@ WRONG: dict = {
         "mean over users": (changed(ALL,
             ("for p in first:",
              "flat = flat / torch.cat([k.clamp(min=1).expand(p.numel()) for p, k "
-             "in zip(first, used)])\n    for p in first:")), "a mean over its users"),
+             "in zip(first, used)])\n    for p in first:")), "mean over the ranks that used it"),
         "unused left out": (changed(ALL,
             ("grads = [torch", "flat = torch.cat([(torch"),
             ("p.grad for p in first]\n"

@@ -135,7 +135,7 @@ WRONG_EARLY = {
         ),
         "sent after the backward",
     ),
-    "all-reduce, then cut": (
+    "all-reduce, then split": (
         early(
             ("import reduce_scatter", "import all_reduce"),
             (
@@ -144,29 +144,32 @@ WRONG_EARLY = {
                 "        pieces.append(piece)\n",
             ),
         ),
-        "all-reduce, then cut",
+        "all-reduce, then split",
     ),
     "whole buckets": (
         early(
             ("import reduce_scatter", "import all_reduce"),
             (SEND, "        pieces.append(all_reduce(flat, group))\n"),
         ),
-        "not cut",
+        "not sharded",
     ),
     "from the first": (
         early(("parameters[::-1]", "list(parameters)")),
         "filled from the first parameter",
     ),
-    "turned inside": (early(("in buckets[i]])\n", "in buckets[i][::-1]])\n")), "turned inside"),
-    "the list turned": (early(("    return pieces", "    return pieces[::-1]")), "the list turned"),
+    "reversed inside buckets": (
+        early(("in buckets[i]])\n", "in buckets[i][::-1]])\n")),
+        "reversed inside buckets",
+    ),
+    "list reversed": (early(("    return pieces", "    return pieces[::-1]")), "list reversed"),
     "one bucket": (early(("at + p.numel() > most", "at < 0")), "one bucket for all"),
     "a bucket each": (early(("at + p.numel() > most", "at > 0")), "a bucket for each parameter"),
     "so many parameters": (
         early(("at + p.numel() > most", "len(buckets[-1]) >= 3")),
-        "other buckets",
+        "wrong buckets",
     ),
     "a mean": (early((SEND, "        pieces.append(reduce_scatter(flat, group) / n)\n")), "a mean"),
-    "nobody asked": (
+    "nothing sent": (
         early((SEND, "        pieces.append(flat.chunk(n)[group.rank()].clone())\n")),
         "not summed",
     ),
@@ -196,7 +199,7 @@ WRONG_EARLY = {
                 "        pieces.append(flat[: len(flat) // n])\n",
             )
         ),
-        "a view of the whole",
+        "view of the full bucket",
     ),
     "hooks stay": (early(("        handle.remove()\n", "        pass\n")), "hooks left"),
     "no backward": (early(("    loss.backward()\n", "    loss.detach()\n")), "no backward"),
@@ -277,17 +280,17 @@ WRONG_ALL = {
                 "in sorted(named, key=lambda x: x[0]):\n        if p.req",
             )
         ),
-        "another order",
+        "wrong order",
     ),
     "tied twice": (all_of((ONCE, "        if p.requires_grad:\n")), "tied twice"),
     "frozen too": (all_of((ONCE, "        if not any(p is q for q in seen):\n")), "frozen too"),
     "what it has used": (
         all_of((ONCE, ONCE.replace("if p.requires_grad", "if p.grad is not None"))),
-        "its own bucket",
+        "local bucket",
     ),
     "everything": (all_of((ONCE, "        if True:\n")), "tied twice"),
-    "its own flags": (all_of((REDUCE, "")), "its own flags"),
-    "everybody": (all_of(("if flag > 0}", "if flag >= 0}")), "used by nobody"),
+    "local flags": (all_of((REDUCE, "")), "local flags"),
+    "everybody": (all_of(("if flag > 0}", "if flag >= 0}")), "unused named"),
     "a zero is none": (
         all_of(("float(p.grad is not None)", "float(p.grad is not None and bool(p.grad.any()))")),
         "a zero is a gradient",
@@ -309,9 +312,9 @@ WRONG_ALL = {
                 "    names = [[m for m, q in named if q is p][-1] for p in seen]\n    used = {name",
             )
         ),
-        "by the other name",
+        "by its second name",
     ),
-    "all-reduce, then cut": (
+    "all-reduce, then split": (
         all_of(
             (
                 LAST,
@@ -319,17 +322,17 @@ WRONG_ALL = {
                 "    return flat.chunk(group.size())[group.rank()].clone(), used\n",
             )
         ),
-        "all-reduce, then cut",
+        "all-reduce, then split",
     ),
     "whole": (
         all_of((LAST, "    dist.all_reduce(flat, group=group)\n    return flat, used\n")),
-        "not cut",
+        "not sharded",
     ),
     "a mean": (
         all_of((LAST, "    return reduce_scatter(flat, group) / group.size(), used\n")),
         "a mean",
     ),
-    "nobody asked": (
+    "nothing sent": (
         all_of((LAST, "    return flat.chunk(group.size())[group.rank()].clone(), used\n")),
         "not summed",
     ),
@@ -340,7 +343,7 @@ WRONG_ALL = {
                 "    for name, p in named[::-1]:\n        if p.req",
             )
         ),
-        "another order",
+        "wrong order",
     ),
     "one at a time": (
         all_of(
@@ -364,7 +367,7 @@ WRONG_ALL = {
                 "    return flat[:k], used\n",
             )
         ),
-        "a view of the whole",
+        "view of the full bucket",
     ),
     "no names": (all_of((LAST, "    return reduce_scatter(flat, group), came\n")), "no names"),
     "the shard alone": (all_of((LAST, "    return reduce_scatter(flat, group)\n")), "not a pair"),

@@ -98,7 +98,7 @@ WRONG_STEP = {
     ),
     "plus infinity alone": (
         step(("(~p.grad.isfinite())", "(p.grad.isnan() | (p.grad == math.inf))")),
-        "stepped all the same",
+        "stepped despite an inf",
     ),
     "norms of the parts": (
         step((".square().sum()", ".norm()"), ("math.sqrt(told[1])", "float(told[1])")),
@@ -108,16 +108,16 @@ WRONG_STEP = {
         step(
             (REDUCE, "    own = told[0].clone()\n" + REDUCE), ("bool(told[0] > 0)", "bool(own > 0)")
         ),
-        "decided alone",
+        "no agreement",
     ),
-    "nobody asked": (step((REDUCE, "")), "decided alone"),
+    "nothing sent": (step((REDUCE, "")), "no agreement"),
     "an inf is no NaN": (step(("(~p.grad.isfinite())", "p.grad.isinf()")), "NaN let through"),
     "larger than the largest": (
         step(("(~p.grad.isfinite())", "(p.grad.abs() > 1e300)")),
         "NaN let through",
     ),
-    "never": (step(("bool(told[0] > 0)", "False")), "stepped all the same"),
-    "always": (step(("bool(told[0] > 0)", "bool(told[0] >= 0)")), "left out without reason"),
+    "never": (step(("bool(told[0] > 0)", "False")), "stepped despite an inf"),
+    "always": (step(("bool(told[0] > 0)", "bool(told[0] >= 0)")), "skipped without reason"),
     "a step of zeros": (
         step(
             (
@@ -164,7 +164,7 @@ WRONG_STEP = {
             (REDUCE, "    own = told[1].clone()\n" + REDUCE),
             ("math.sqrt(told[1])", "math.sqrt(own)"),
         ),
-        "its own norm",
+        "shard norm",
     ),
     "half the length": (step(("most / (norm", "0.5 * most / (norm")), "wrong factor"),
     "a scale of its own": (
@@ -175,7 +175,7 @@ WRONG_STEP = {
         "ranks with different scales",
     ),
     "never halved": (step(("scale * 0.5 if bad else scale", "scale")), "scale not halved"),
-    "always halved": (step(("scale * 0.5 if bad else scale", "scale * 0.5")), "another scale"),
+    "always halved": (step(("scale * 0.5 if bad else scale", "scale * 0.5")), "wrong scale"),
     "the gradients stay": (step((ZERO, "")), "gradients left"),
     "everybody's shard": (
         step(

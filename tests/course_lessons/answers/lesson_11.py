@@ -132,7 +132,7 @@ WRONG_PROMISE = {
             (BEHIND, "            pass\n"),
             (SEND, "                part.send()\n"),
         ),
-        "not freed behind the forward",
+        "not freed after the forward",
     ),
     "not freed in the backward": (
         hooks((SEND, "                part.send()\n")),
@@ -144,17 +144,17 @@ WRONG_PROMISE = {
                "        whole = self.flat([p.detach() for p in self.parameters])\n"
                "        self.buffer = whole.clone()\n"),
               ("self.shard = self.buffer.chunk", "self.shard = whole.chunk")),
-        "cut, and kept whole",
+        "sharded, full copy kept",
     ),
     "not cut at all": (
         "def promise(layers, group):\n"
         "    return [torch.cat((l.weight.detach().flatten(), l.bias.detach())).requires_grad_()"
         " for l in layers]\n",
-        "not cut",
+        "not sharded",
     ),
     "kept after the forward alone": (
         hooks((BEHIND, "            output.register_hook(lambda grad: part.gather())\n")),
-        "not freed behind the forward",
+        "not freed after the forward",
     ),
     "the tensor replaced": (
         hooks(
@@ -171,14 +171,14 @@ WRONG_PROMISE = {
         "not freed in the backward",
     ),
     "own rows": (hooks((SENT, "whole.chunk(self.group.size())[self.group.rank()].clone()")),
-                 "own rows alone"),
+                 "only own rows"),
     "a mean": (hooks((SENT, SENT + " / self.group.size()")), "a mean"),
     "summed twice": (hooks((SENT, "reduce_scatter(all_reduce(whole, self.group), self.group)")),
                      "n times"),
-    "all-reduce, then cut": (
+    "all-reduce, then split": (
         hooks((SENT, "all_reduce(whole, self.group).chunk(self.group.size())"
                "[self.group.rank()].clone()")),
-        "all-reduce, then cut",
+        "all-reduce, then split",
     ),
     "padding forgotten": (
         "def promise(layers, group):\n"
@@ -202,7 +202,7 @@ WRONG_PROMISE = {
         hooks(("all_gather(self.shard.detach(), self", "all_gather(self.first, self"),
               (".clone().requires_grad_()\n",
                ".clone().requires_grad_()\n        self.first = self.shard.detach().clone()\n")),
-        "another second step",
+        "wrong second step",
     ),
     "a message for each parameter": (
         hooks(("        all_gather(self.shard.detach(), self.group, into=self.buffer)\n",
@@ -214,11 +214,11 @@ WRONG_PROMISE = {
     ),
     "bias before weight": (
         hooks(("list(layer.parameters()), group", "list(layer.parameters())[::-1], group")),
-        "somebody else's piece",
+        "wrong rank's piece",
     ),
     "another's piece": (
         hooks(("[group.rank()].clone()", "[group.rank() - 1].clone()")),
-        "somebody else's piece",
+        "wrong rank's piece",
     ),
     "no leaves": (
         hooks(("return [part.shard for part in parts]", "return [part.shard.detach() for part in "

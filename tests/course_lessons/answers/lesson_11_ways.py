@@ -57,29 +57,31 @@ def way(*changes: tuple[str, str]) -> str:
 
 
 WRONG_WAY = {
-    "each its own way": (way((AGREED, ""), ("somebody[i]", "wanted[i]")), "ranks that part"),
+    "each its own way": (
+        way((AGREED, ""), ("somebody[i]", "wanted[i]")), "ranks in different gathers"
+    ),
     "all gathered first": (
         way(("    for i, unit in", "    whole = [u.gather() if some else None "
              "for u, some in zip(units, somebody)]\n    for i, unit in"),
             ("W = unit.gather()", "W = whole[i]")),
-        "all whole at once",
+        "all gathered at once",
     ),
-    "never freed": (way(("            unit.free()\n", "")), "all whole at once"),
+    "never freed": (way(("            unit.free()\n", "")), "all gathered at once"),
     "only where all agree": (way(('"max"', '"min"')), "only where all agree"),
-    "gathered for nobody": (way((AGREED, ""), ("if somebody[i]:", "if True:")),
-                            "gathered for nobody"),
-    "somebody else's layer": (way(("            if wanted[i]:\n                x =",
+    "unneeded gathers": (way((AGREED, ""), ("if somebody[i]:", "if True:")),
+                            "unneeded gathers"),
+    "unwanted layer used": (way(("            if wanted[i]:\n                x =",
                                    "            if True:\n                x =")),
-                              "somebody else's layer"),
+                              "unwanted layer used"),
     "the first rank decides": (
         way(('all_reduce(wishes, group, "max")', "broadcast(wishes, group)"),
             ("            if wanted[i]:\n                x =",
              "            if True:\n                x =")),
-        "a rank of its own decides",
+        "first rank decides",
     ),
     "freed where it was used": (
         way(("            unit.free()\n", "                unit.free()\n")),
-        "all whole at once",
+        "all gathered at once",
     ),
     "asked one by one": (
         way((AGREED, ""), ("        if somebody[i]:", "        own = torch.tensor([wanted[i]], "
@@ -97,22 +99,22 @@ WRONG_WAY = {
             ('all_reduce(wishes, group, "max").tolist()',
              'agreed.get(group.group_name) or all_reduce(wishes, group, "max").tolist()\n'
              "    agreed[group.group_name] = somebody")),
-        "another later batch",
+        "wrong in a later batch",
     ),
     "in place": (way(("x = x + torch.tanh", "x += torch.tanh")), "input changed"),
     "no layer at all": (way(("    x = x + torch.tanh(x @ W.T)", "    x + 0")), "none"),
-    "another order": (way(("enumerate(units)", "reversed([*enumerate(units)])")), "wrong output"),
+    "wrong order": (way(("enumerate(units)", "reversed([*enumerate(units)])")), "wrong output"),
     "nothing": (way(("    return x", "    x")), "nothing returned"),
     "a copy of each weight": (
         way(
             ("\n\ndef same", "\n\nkept = {}\n\n\ndef same"),
             ("W = unit.gather()", "W = kept[i] = unit.gather().clone()"),
         ),
-        "copies kept whole",
+        "full copies kept",
     ),
     "a copy until the next one": (
         way(("W = unit.gather()", "W = unit.gather().clone()")),
-        "copies kept whole",
+        "full copies kept",
     ),
     "units taken out of the list": (
         way(("enumerate(units)", "enumerate([units.pop(0) for _ in wanted])")),
@@ -120,7 +122,7 @@ WRONG_WAY = {
     ),
     "only where the first rank wants": (
         way(('all_reduce(wishes, group, "max")', "broadcast(wishes, group)")),
-        "a rank of its own decides",
+        "first rank decides",
     ),
     "more than half": (
         way(("if somebody[i]:", "if somebody[i] > 1:"), (', "max"', "")),
@@ -128,7 +130,7 @@ WRONG_WAY = {
     ),
     "one vote": (
         way(("if somebody[i]:", "if somebody[i] == 1:"), (', "max"', "")),
-        "one vote exactly",
+        "exactly one vote",
     ),
     "W as it is": (way(("x @ W.T", "x @ W")), "W not transposed"),
     "no residual": (way(("x = x + torch.tanh", "x = torch.tanh")), "x left out"),
@@ -192,7 +194,7 @@ WRONG_HEAD = {
     "a copy on the side": (
         head(("self.weight = tokens.weight",
               'self.register_buffer("weight", tokens.weight.detach().clone())')),
-        "a copy kept whole",
+        "full copy kept",
     ),
     "a second parameter": (
         head(("= tokens.weight", "= torch.nn.Parameter(tokens.weight.detach().clone())")),
@@ -209,11 +211,11 @@ WRONG_HEAD = {
              ("        return", "        every = torch.arange(self.tokens.num_embeddings)\n"
               "        return"),
              ("(x, self.weight)", "(x, self.tokens(every))")),
-        "a second whole table",
+        "a second full table",
     ),
     "a copy in the forward": (
         head(("(x, self.weight)", "(x, self.weight * 1.0)")),
-        "a second whole table",
+        "a second full table",
     ),
     "scaled": (head(("(x, self.weight)", "(x, self.weight) / x.shape[-1] ** 0.5")),
                "wrong logits"),
@@ -237,7 +239,7 @@ WRONG_HEAD = {
         "def tied_head(tokens):\n"
         "    head = torch.nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False)\n"
         "    tokens.weight = head.weight\n    return head\n",
-        "another table",
+        "embedding changed",
     ),
     "in float32": (
         head(("(x, self.weight)", "(x.float(), self.weight.float()).double()")),

@@ -46,7 +46,7 @@ AGREE = "        dist.all_reduce(short, group=group)\n"
 WRONG_PICK = {
     "two keys of a setting": (
         pick(("**one)", "stage=one['stage'], offload=one.get('offload'))")),
-        "a part of a setting",
+        "keys left out",
     ),
     "never cut": (
         "def pick_stage(config, settings, room, group):\n    return settings[0]\n",
@@ -67,7 +67,7 @@ WRONG_PICK = {
         ),
         "one sum for all tiers",
     ),
-    "nobody asked": (pick((AGREE, "")), "the ranks disagree"),
+    "nothing sent": (pick((AGREE, "")), "the ranks disagree"),
     "rank 0 decides": (
         pick((AGREE, "        dist.broadcast(short, group=group, group_src=0)\n")),
         "one rank's room",
@@ -89,11 +89,11 @@ WRONG_PICK = {
                 "        needs = {'device': stays, 'host': whole - stays}",
             )
         ),
-        "sixteen bytes a number",
+        "sixteen bytes per parameter",
     ),
     "of the world": (
         pick(("group.size(), group.rank()", "dist.get_world_size(), dist.get_rank()")),
-        "not of the group",
+        "uses world numbers",
     ),
     "a number": (pick(("return one", "return one['stage']")), "not one of the settings"),
     "with more in it": (pick(("return one", "one['clip'] = 1.0; return one")), "input changed"),
@@ -127,7 +127,7 @@ def pick_stage(config, settings, room, group):
     ),
     "by the stages": (
         pick(("in settings:", "in sorted(settings, key=lambda one: one['stage']):")),
-        "another order",
+        "wrong order",
     ),
     "the least of all rooms": (
         pick(
@@ -141,7 +141,7 @@ def pick_stage(config, settings, room, group):
         ),
         "the least room",
     ),
-    "plain SGD": (pick(("rank=me, **one", "rank=me, optimizer='sgd', **one")), "another optimizer"),
+    "plain SGD": (pick(("rank=me, **one", "rank=me, optimizer='sgd', **one")), "wrong optimizer"),
     "remembered": (
         pick(
             ("\n\ndef pick", "\n\nknown = {}\n\n\ndef pick"),
@@ -154,7 +154,7 @@ def pick_stage(config, settings, room, group):
                 "            known[str(config)] = one\n            return one\n",
             ),
         ),
-        "kept from another machine",
+        "kept from an earlier machine",
     ),
     "rooms in float32": (
         changed(

@@ -87,9 +87,9 @@ WRONG_LADDER = {
         "    return dict(rows=1, accumulate=rows, recompute=True, stage=3, offload=both)\n",
         "further down than needed",
     ),
-    "another batch": (
+    "wrong batch": (
         ladder(("dict(rows=1, accumulate=rows)", "dict(rows=1)"), (UP, "    while False:")),
-        "another batch",
+        "wrong batch",
     ),
     "no recomputation": (ladder((" dict(recompute=True),", "")), "a rung left out"),
     "ends one rung early": (ladder((" dict(offload=both),", "")), "a rung left out"),
@@ -99,7 +99,7 @@ WRONG_LADDER = {
     ),
     "stage 1 too": (
         ladder(("dict(stage=2),", "dict(stage=1), dict(stage=2),")),
-        "beside the ladder",
+        "not on the ladder",
     ),
     "stage 3 at once": (
         ladder((' dict(stage=2), dict(offload="cpu"),\n', "\n")),
@@ -133,7 +133,7 @@ WRONG_LADDER = {
             (UP, "    while True:"),
             ('accumulate=now["accumulate"] // 2', 'accumulate=max(1, now["accumulate"] // 2)'),
         ),
-        "another batch",
+        "wrong batch",
     ),
     "begins with one row": (
         ladder(

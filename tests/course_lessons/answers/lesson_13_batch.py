@@ -83,12 +83,12 @@ WRONG_FILL = {
     "one rank": (
         fill(("def fill_batch(config, world):\n",
               "def fill_batch(config, world):\n    world = 1\n")),
-        "one rank alone",
+        "world size left out",
     ),
     "not checked": (fill((GIVEN, ""), (CHECKED, "")), "not checked"),
-    "three are believed": (
+    "contradiction accepted": (
         fill((NONE, NONE + ALL_THREE + "        return dict(config)\n")),
-        "three are believed",
+        "contradiction accepted",
     ),
     "accumulates by itself": (
         fill(
@@ -101,16 +101,16 @@ WRONG_FILL = {
         fill((NONE, NONE + ALL_THREE + "        train = None\n")),
         "the batch changed in silence",
     ),
-    "from accumulation alone": (
+    "only accumulation named": (
         fill((NONE, "    if train is None and micro is None:\n        micro = 1\n")),
-        "from accumulation alone",
+        "only accumulation named",
     ),
     "wants two": (
         fill(("    if train is None and micro is None:\n",
               "    if [train, micro, k].count(None) > 1:\n")),
         "wants two of three",
     ),
-    "zero is not there": (
+    "zero treated as missing": (
         fill(
             ('config.get("train_batch_size")', 'config.get("train_batch_size") or None'),
             ('config.get("train_micro_batch_size_per_gpu")',
@@ -118,7 +118,7 @@ WRONG_FILL = {
             ('config.get("gradient_accumulation_steps")',
              'config.get("gradient_accumulation_steps") or None'),
         ),
-        "zero is not there",
+        "zero treated as missing",
     ),
     "sign not looked at": (
         fill(
@@ -184,7 +184,7 @@ WRONG_FILL = {
     "keys that stay": (
         "SEEN = {}\n" + fill(("    return {\n        **config,\n",
                              "    SEEN.update(config)\n    return {\n        **SEEN,\n")),
-        "keys of another config",
+        "keys of a different config",
     ),
     "one dictionary for all": (
         "OUT = {}\n" + fill(("    return {\n        **config,\n",
@@ -203,12 +203,12 @@ WRONG_FILL = {
     "an assertion": (
         fill(('raise ValueError("name a batch or a micro-batch")',
               'raise AssertionError("name a batch or a micro-batch")')),
-        "another error",
+        "wrong error",
     ),
     "divides by zero": (
         fill((GIVEN, ""), ("if train and micro else 1",
                            "if train is not None and micro is not None else 1")),
-        "another error",
+        "wrong error",
     ),
     "in place": (
         fill(("    return {\n        **config,\n", "    config |= {\n"),
@@ -263,12 +263,12 @@ OUT = "    return {\n        **config,\n"
 WRONG_FILL |= {
     "a multiple of the product": (
         fill(("train != micro * k * world:", "train % (micro * k * world):")),
-        "three are believed",
+        "contradiction accepted",
     ),
     "a multiple where three are named": (
         fill((CHECKED, CHECKED.replace("train != micro * k * world", "train < micro * k "
                                        "* world or train % (micro * k * world)"))),
-        "three are believed",
+        "contradiction accepted",
     ),
     "one rank is not checked": (
         fill(("or train != micro * k * world:", "or world > 1 and train != micro * k * "

@@ -89,7 +89,7 @@ SCALE = "    scale = skips[-1][1] if skips else None\n"
 WRONG_LOG = {
     "reductions alone": (
         log((SKIPPED, '    skipped = sum("reducing" in x for x in lines)\n')),
-        "the hysteresis passed over",
+        "hysteresis ignored",
     ),
     "moved at every step": (log(("len(steps) - skipped", "len(steps)")), "it moved at every step"),
     "the last number of the line": (
@@ -107,7 +107,7 @@ WRONG_LOG = {
             (LOST, "    if True in steps[steps.index(False):] if False in steps else False:\n"
                    '        verdict = "diverged"\n    elif ended or (last and at_least):\n'),
         ),
-        "a late overflow is lost",
+        "late overflow taken as final",
     ),
     "every mention": (
         log((SKIPPED, '    skipped = sum("OVERFLOW" in x or "hysteresis" in x for x in lines)\n')),
@@ -144,7 +144,7 @@ WRONG_LOG = {
                 "    scale = int(told[-1]) if told else None\n",
             ),
         ),
-        "the hysteresis passed over",
+        "hysteresis ignored",
     ),
     "a default": (log(("if skips else None", "if skips else 2**16")), "a scale from nowhere"),
     "no growth": (log((GREW, "        doubled += 0\n")), "growth not seen"),
@@ -176,9 +176,9 @@ WRONG_LOG = {
         ),
         "one at the least scale",
     ),
-    "never diverged": (log(('"diverged" if made else "no', '"no')), "two ends taken for one"),
+    "never diverged": (log(('"diverged" if made else "no', '"no')), "verdicts confused"),
     "always diverged": (log(('"diverged" if made else "no scale was found"', '"diverged"')),
-                        "two ends taken for one"),
+                        "verdicts confused"),
     "the error alone": (log((LOST, "    if ended:\n")), "an endless row not seen"),
     "any rank's step": (
         log(("            steps.append(pending)\n            last, pending",
@@ -191,7 +191,7 @@ WRONG_LOG = {
             ('"still looking" if last else',
              '"still looking" if last and len({*skips[-1]}) > 1 else'),
         ),
-        "the hysteresis passed over",
+        "hysteresis ignored",
     ),
     "another word": (log(('"settled"', '"fine"')), "another word"),
     "off by one": (log(("    doubled = 0\n", "    doubled = 1\n")), "doubled misread"),
@@ -216,26 +216,26 @@ WRONG_LOG = {
     "ten in a row are the end": (
         log((LOST, "    row = steps[::-1].index(False) if False in steps else len(steps)\n"
                    "    if ended or (last and at_least) or row >= 10:\n")),
-        "a long row is lost",
+        "long row taken as final",
     ),
     "rank 10 too": (log(("\\[rank 0\\]", "rank \\d*0\\]")), "rank 10 is not rank 0"),
     "the least is 1": (log(("tried == left\n", "tried == left == 1\n")),
-                       "the least scale is not 1"),
+                       "minimum assumed to be 1"),
     "lost who is at 1": (
-        log(("tried == left\n", "left == 1\n")), "the least scale is not 1"
+        log(("tried == left\n", "left == 1\n")), "minimum assumed to be 1"
     ),
     "lost who comes down to 1": (
-        log(("tried == left\n", "left in (1, tried)\n")), "down to the least"
+        log(("tried == left\n", "left in (1, tried)\n")), "minimum not tried yet"
     ),
     "no step yet": (
         log(('"still looking" if last else',
              '("still looking" if made else "no scale was found") if last else')),
-        "none yet",
+        "still searching",
     ),
     "looked for again": (
         log(('"still looking" if last else',
              '("diverged" if made else "still looking") if last else')),
-        "on the way down again",
+        "searching again",
     ),
     "steps before the log": (
         log(('"diverged" if made else', '"diverged" if made or " step 1 " not in '
@@ -245,7 +245,7 @@ WRONG_LOG = {
     "twelve overflows are too many": (
         log((LOST, "    if ended or (last and at_least) or all(steps[-12:]) and "
              "len(steps) > 11:\n")),
-        "a long row is lost",
+        "long row taken as final",
     ),
     "an even number of overflows": (
         log((LOST, "    if last and len(skips) % 2 and not at_least:\n"

@@ -109,13 +109,13 @@ ZERO_BATCH = "config['gradient_accumulation_steps']"
 WRONG_MEND = {
     "deletes what is unknown": (
         mend((SPELT, '        del config["zero_optimisation"]\n')),
-        "silenced, not mended",
+        "setting removed",
     ),
     "gives up the overlap": (
         mend((SIZE, '        zero["overlap_comm"] = False; size = 500000000\n')),
-        "silenced, not mended",
+        "setting removed",
     ),
-    "another batch": (
+    "wrong batch": (
         mend(
             (
                 TAKES,
@@ -123,7 +123,7 @@ WRONG_MEND = {
                 '        config["train_batch_size"] = per_step * k\n',
             ),
         ),
-        "another batch",
+        "wrong batch",
     ),
     "the printed numbers": (mend(('h = facts["hidden"]', f"h = {HIDDEN}")), "typed in"),
     "as it was": ("def mend_config(name, config, facts):\n    return config\n", "still misspelt"),
@@ -140,7 +140,7 @@ WRONG_MEND = {
     ),
     "the offload deleted": (
         mend((MOVED, '        config.pop("offload_optimizer")\n')),
-        "silenced, not mended",
+        "setting removed",
     ),
     "the offload left": (mend((MOVED, "        pass\n")), "one level too high"),
     "the offload on both levels": (
@@ -169,25 +169,25 @@ WRONG_MEND = {
     ),
     "fp16 it is": (
         mend((OFF, '        config["bf16"]["enabled"] = False\n')),
-        "the other precision",
+        "wrong precision chosen",
     ),
     "no half at all": (
         mend((OFF, '        del config["fp16"], config["bf16"]\n')),
-        "silenced, not mended",
+        "setting removed",
     ),
     "both precisions": (mend((OFF, "        pass\n")), "both precisions"),
     "off by a misspelt key": (
         mend((OFF, '        config["fp16"] = {"enable": False}\n')),
-        "another fault",
+        "new fault",
     ),
-    "off without a section": (mend((OFF, '        config["fp16"] = False\n')), "another fault"),
+    "off without a section": (mend((OFF, '        config["fp16"] = False\n')), "new fault"),
     "no parameters away": (
         mend((AT_3, '        del zero["offload_param"]\n')),
-        "silenced, not mended",
+        "setting removed",
     ),
     "still at stage 2": (mend((AT_3, "        pass\n")), "not sharded, not offloaded"),
     "one rank's triple": (mend((' * facts["world"]', "")), "world size left out"),
-    "another micro-batch": (
+    "wrong micro-batch": (
         mend(
             (
                 TAKES,
@@ -198,9 +198,9 @@ WRONG_MEND = {
                 "        )\n",
             ),
         ),
-        "another micro-batch",
+        "wrong micro-batch",
     ),
-    "no batch named": (mend((TAKES, '        del config["train_batch_size"]\n')), "another batch"),
+    "no batch named": (mend((TAKES, '        del config["train_batch_size"]\n')), "wrong batch"),
     "does not multiply": (mend((TAKES, "        pass\n")), "does not multiply"),
     "auto left": (
         mend(('            "stage3_prefetch_bucket_size": int(0.9 * h * h),\n', "")),
@@ -213,21 +213,21 @@ WRONG_MEND = {
     ),
     "with a fraction": (mend(("int(0.9 * h * h)", "0.9 * h * h + 0.25")), "not a whole number"),
     "in bytes": (mend((": h * h,", ": 2 * h * h,")), "bytes"),
-    "the hidden size": (mend((": h * h,", ": h,")), "another value"),
+    "the hidden size": (mend((": h * h,", ": h,")), "wrong value"),
     "one bucket of two": (mend(("4.5 / 2 / 2", "4.5 / 2")), "a factor of two"),
     "no overlap counted": (mend(("4.5 / 2 / 2", "2 / 2")), "overlap costs nothing"),
-    "the room as a size": (mend(("4.5 / 2 / 2", "2")), "the size alone"),
-    "half an element": (mend(("/ 4.5 / 2 / 2)", "/ 4.5 / 2 / 2) - 0.5")), "another fault"),
+    "the room as a size": (mend(("4.5 / 2 / 2", "2")), "bytes and overlap forgotten"),
+    "half an element": (mend(("/ 4.5 / 2 / 2)", "/ 4.5 / 2 / 2) - 0.5")), "new fault"),
     "hardly a bucket": (mend(("4.5 / 2 / 2", "100")), "smaller than needed"),
     "one of them left": (
         mend(('        zero["allgather_bucket_size"] = size\n', "")),
-        "a bucket left",
+        "bucket unchanged",
     ),
     "no decay": (
         mend((ENDS, '        config["scheduler"]["type"] = "WarmupLR"\n')),
-        "another schedule",
+        "wrong schedule",
     ),
-    "no schedule": (mend((ENDS, '        del config["scheduler"]\n')), "silenced, not mended"),
+    "no schedule": (mend((ENDS, '        del config["scheduler"]\n')), "setting removed"),
     "beside the params": (
         mend(('["scheduler"]["params"]["total', '["scheduler"]["total')),
         "steps missing",
@@ -248,7 +248,7 @@ WRONG_MEND = {
     ),
     "something else too": (
         mend((AT_3, AT_3 + '        config["gradient_clipping"] = 1.0\n')),
-        "changed besides",
+        "other keys changed",
     ),
     "a shallow copy": (mend(("copy.deepcopy", "copy.copy")), "input changed"),
     "nothing": (mend(("    return config\n", "    return\n")), "nothing returned"),
@@ -272,7 +272,7 @@ WRONG_MEND = {
     ),
     "a part of an element": (
         mend(('int(facts["room"] / 4.5 / 2 / 2)', 'facts["room"] / 4.5 / 2 / 2')),
-        "another fault",
+        "new fault",
     ),
     "a number in quotes": (mend((": 10 * h,", ": str(10 * h),")), "a number as text"),
 }  # fmt: skip

@@ -42,12 +42,12 @@ WRONG_SPEED = {
     "two gathers": (speed(("W * (N - 1) / N", "2 * W * (N - 1) / N")), "a backward counted"),
     "one rank's prompts": (speed(("N * b / step", "b / step")), "one rank's prompts"),
     "three moves": (speed(("W * (N - 1) / N", "3 * W * (N - 1) / N")), "a backward counted"),
-    "its own shard": (speed(("W * (N - 1) / N", "W / N")), "its own piece alone"),
+    "its own shard": (speed(("W * (N - 1) / N", "W / N")), "only its own piece"),
     "no bytes": (speed(("got = W * (N - 1) / N", 'got = case["parameters"] * (N - 1) / N')),
                  "parameters, not bytes"),
     "a sum of times": (speed(("max(link, read, work * b)\n", "link + max(read, work * b)\n")),
                        "one after the other"),
-    "the link alone": (speed(("max(link, read, work * b)\n", "link\n")), "the link alone"),
+    "only the link": (speed(("max(link, read, work * b)\n", "link\n")), "only the link"),
     "weights charged per prompt": (
         speed(("max(link, read, work * b)\n", "max(link * b, read, work * b)\n")),
         "weights for every prompt",
@@ -63,10 +63,10 @@ WRONG_SPEED = {
         "its share of the arithmetic",
     ),
     "one prompt": (speed(("N * b / step", "N / step")), "one prompt a rank"),
-    "upside down": (speed(("N * b / step", "step / (N * b)")), "seconds per token"),
+    "inverted factor": (speed(("N * b / step", "step / (N * b)")), "seconds per token"),
     "prompts made": (speed(("N * b / step", "N * b * s / step")), "tokens of the prompt"),
-    "no memory": (speed(('"dense": max(read, work * b)', '"dense": work * b')), "operations alone"),
-    "no arithmetic": (speed(('"dense": max(read, work * b)', '"dense": read')), "memory alone"),
+    "no memory": (speed(('"dense": max(read, work * b)', '"dense": work * b')), "only operations"),
+    "no arithmetic": (speed(('"dense": max(read, work * b)', '"dense": read')), "only memory"),
     "dense in a row": (speed(('"dense": max(read, work * b)', '"dense": read + work * b')),
                        "one after the other"),
     "dense as streamed": (speed(('"dense": max(read, work * b)', '"dense": step')),
@@ -74,7 +74,7 @@ WRONG_SPEED = {
     "tp of one rank's prompts": (
         speed(("max(read / N, work * b)", "max(read / N, work * b / N)"),
               ('case["item"] * N * b * case', 'case["item"] * b * case')),
-        "its own prompts alone",
+        "only its own prompts",
     ),
     "no sums": (speed((' + 2 * case["layers"] * ring', "")), "no all-reduce"),
     "one sum a layer": (speed((' + 2 * case["layers"]', ' + case["layers"]')),
@@ -82,7 +82,7 @@ WRONG_SPEED = {
     "four sums a layer": (speed((' + 2 * case["layers"]', ' + 4 * case["layers"]')),
                           "four all-reduces"),
     "tp without a cut": (speed(("max(read / N, work * b)", "max(read, work * b * N)")),
-                         "weights not cut"),
+                         "weights not sharded"),
     "break-even for all weights": (
         speed(("ceil(link / work)", 'ceil(W / case["link"] / work)')), "all weights sent"
     ),
@@ -112,7 +112,7 @@ WRONG_SPEED = {
         speed(("ceil(link / work)", "ceil(max(link, read) / work)")), "the memory in it"
     ),
     "memory behind the link": (speed(("max(link, read, work * b)\n", "max(link, work * b)\n")),
-                               "operations alone"),
+                               "only operations"),
     "tp overlapped": (
         speed(('max(read / N, work * b) + 2 * case["layers"] * ring',
                'max(read / N, work * b, 2 * case["layers"] * ring)')),
@@ -211,7 +211,7 @@ WRONG_TOGETHER = {
     "company goes into the text": (
         together(("        if left > 0:\n", "        if left <= 0:\n"
                   "            out.insert(1, token)\n        else:\n")),
-        "another text",
+        "wrong text",
     ),
     "one forward more": (
         together(("    return out", "    forward(out)\n    return out")), "on to the limit"

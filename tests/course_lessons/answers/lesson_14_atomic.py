@@ -80,7 +80,7 @@ FILES = """        for old in [*older, name][:-keep]:
             disk.remove(old)
 """
 WRONG_ATOMIC = {
-    "the old one renamed and kept": (atomic((OLD, ASIDE)), "an old one under another name"),
+    "the old one renamed and kept": (atomic((OLD, ASIDE)), "old checkpoint renamed, not removed"),
     "the old one removed file by file": (
         atomic((OLD, FILES.format("group.size()"))), "an old one removed in pieces"
     ),
@@ -170,7 +170,7 @@ WRONG_ATOMIC = {
         atomic(('    disk.write(f"{tmp}/rank-{me}", data)\n    disk.sync(f"{tmp}/rank-{me}")\n',
                 '    if me == 0:\n        disk.write(f"{tmp}/rank-{me}", data)\n'
                 '        disk.sync(f"{tmp}/rank-{me}")\n')),
-        "own piece not written",
+        "own file not written",
     ),
     "another's data": (atomic(('rank-{me}", data)', 'rank-{me}", name)')), "not saved"),
     "latest not moved": (atomic((LAST, "")), "latest not moved"),
@@ -182,7 +182,7 @@ WRONG_ATOMIC = {
         atomic((OLD, """        for i, old in enumerate(older[: max(0, len(older) + 1 - keep)]):
             disk.rename(old, f"spare-{i}")
 """)),
-        "an old one under another name",
+        "old checkpoint renamed, not removed",
     ),
     "one of the old one's files removed first": (
         atomic((OLD, FILES.format("1"))), "an old one removed in pieces"

@@ -135,7 +135,7 @@ WRONG_RANKS = {
     "step forgotten": (ranks(('result["step"] = old.step', 'result["step"] = 0')),
                        "step forgotten"),
     "the next step": (ranks(('result["step"] = old.step', 'result["step"] = old.step + 1')),
-                      "another step"),
+                      "wrong step"),
     "data from the start": (
         ranks((DONE, '    result["next"] = r * (old.batch // n)\n')), "data from the start"
     ),
@@ -154,7 +154,7 @@ WRONG_RANKS = {
         ranks((DONE, '    result["next"] = old.samples * m + r\n')), "parts of one sample"
     ),
     "samples of nowhere": (
-        ranks((DONE, '    result["next"] = 10**6 + r * (old.batch // n)\n')), "another sample"
+        ranks((DONE, '    result["next"] = 10**6 + r * (old.batch // n)\n')), "wrong sample"
     ),
     "the first one's shard": (
         ranks(("n, r, m = group.size(), group.rank(), old.world",
@@ -184,10 +184,10 @@ WRONG_RANKS = {
                "got = old.read(q, kind, place, place + last - first)[lo - first : hi - first]")),
         "too much is read",
     ),
-    "sent round": (
+    "sent between ranks": (
         ranks(('    result["step"]', '    dist.all_reduce(torch.zeros(3), group=group)\n'
                '    result["step"]')),
-        "sent round",
+        "sent between ranks",
     ),
     "no padding of its own": (
         ranks(("            out[kind].append(shard[kind])",
@@ -201,7 +201,7 @@ WRONG_RANKS = {
         "rounded down",
     ),
     "all of the model": (
-        whole("            shard = flat[:total]\n"), "not cut"
+        whole("            shard = flat[:total]\n"), "not sharded"
     ),
     "one cut for all groups": (
         ranks(('    result["step"]', '    result["master"] = result["master"][:-3]\n'
@@ -211,7 +211,7 @@ WRONG_RANKS = {
     "turned round": (
         ranks(('    result["step"]', '    result["exp_avg"] = result["exp_avg"].flip(0)\n'
                '    result["step"]')),
-        "another order",
+        "wrong order",
     ),
     "a matrix": (
         ranks(('    result["step"]', '    result["master"] = result["master"][None]\n'
@@ -227,7 +227,7 @@ WRONG_RANKS = {
                               "    return {\n        key: KEPT.setdefault((key, size, r), value)"
                               " if key in kinds else value\n"
                               "        for key, value in result.items()\n    }")),
-        "the call before",
+        "values of an earlier call",
     ),
     "one buffer": (
         ranks(("    result = {kind: torch.cat(parts) for kind, parts in out.items()}\n",

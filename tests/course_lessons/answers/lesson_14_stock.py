@@ -70,7 +70,7 @@ WRITES = "    for name, x in state.items():\n        if x not in own and group.r
 BUFFERS = "    for name, x in model.named_buffers():\n        if group.rank() == 0:\n"
 WRONG_STOCK = {
     "three dims decay": (stock((DIMS, "if p.dim() > 1:")), "more than two dims"),
-    "all buffers are written": (stock((WRITES, BUFFERS)), "a buffer of no file"),
+    "all buffers are written": (stock((WRITES, BUFFERS)), "non-persistent buffer saved"),
     "an empty buffer is a placeholder": (
         stock((" and x in own]", "]")), "an empty buffer"
     ),
@@ -81,7 +81,7 @@ WRONG_STOCK = {
         "one buffer",
     ),
     "the notebook's rank 0 writes": (
-        STOCK.replace("group.rank()", "dist.get_rank()"), "not of the group"
+        STOCK.replace("group.rank()", "dist.get_rank()"), "uses world numbers"
     ),
     "the state_dict as it is": (
         stock(("            for other, x in state.items():\n" + WRITE, ""),
@@ -115,7 +115,7 @@ WRONG_STOCK = {
                "    whole = gathered(model)\n    whole.__enter__()\n"
                "    for name, p in model.named_parameters():\n"),
               ("    return {", "    whole.__exit__(None, None, None)\n    return {")),
-        "whole at once",
+        "all gathered at once",
     ),
     "gathered for each question": (
         stock((OPEN, "        with gathered(p):\n            count += p.numel()\n" + OPEN),
@@ -153,7 +153,7 @@ WRONG_STOCK = {
     "what is cut alone": (
         stock(("            count += p.numel()\n",
                "            count += p.numel() if name in empty else 0\n")),
-        "what comes and goes alone",
+        "only sharded parameters",
     ),
     "norms added": (
         stock(("p.detach().square().sum()", "p.detach().norm()"), ("squares.sqrt()", "squares")),
@@ -166,7 +166,7 @@ WRONG_STOCK = {
         "more than the parameters",
     ),
     "looked for while whole": (
-        stock(("    return {", "    empty = []\n    return {")), "looked at while whole"
+        stock(("    return {", "    empty = []\n    return {")), "looked at while gathered"
     ),
     "sums sent": (
         stock(("    return {", "    dist.all_reduce(squares.clone(), group=group)\n    return {")),
@@ -184,9 +184,9 @@ WRONG_STOCK = {
         stock(("write(other, p.detach().clone())", "write(other, p.tolist())")), "not a tensor"
     ),
     "with a prefix": (
-        stock(("write(other, p", 'write("module." + other, p')), "another name"
+        stock(("write(other, p", 'write("module." + other, p')), "wrong name"
     ),
-    "a norm of names": (stock(('"numel": count', '"numel": [str(count)]')), "of another kind"),
+    "a norm of names": (stock(('"numel": count', '"numel": [str(count)]')), "wrong type"),
     "a key missing": (stock(('        "numel": count,\n', "")), "a key missing"),
     "a tuple": (stock(("    return {", "    return 1, {")), "not a dictionary"),
     "nothing": (stock(("    return {", "    made = {")), "nothing returned"),
@@ -204,7 +204,7 @@ WRONG_STOCK = {
         stock(("    return {", "    for name, x in model.named_buffers():\n"
                "        if name not in state and group.rank() == 0:\n            write(name, x)\n"
                "    return {")),
-        "a buffer of no file",
+        "non-persistent buffer saved",
     ),
     "every entry is counted": (
         stock((NOT_OWN, "        count += x.numel()\n" + NOT_OWN)),
@@ -215,7 +215,7 @@ WRONG_STOCK = {
     ),
     "float32 is written": (
         stock(("write(other, p.detach().clone())", "write(other, p.detach().float())")),
-        "another tensor",
+        "wrong shape or dtype",
     ),
 }  # fmt: skip
 

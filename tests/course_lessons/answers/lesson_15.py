@@ -92,7 +92,7 @@ WRONG_PLACE = {
     "swapped": (place((_END, _END.replace('ranks,', '[(t, d) for d, t in ranks],'))),
                 "coordinates swapped"),
     "twice": (place((_END, _END.replace("ranks,", "ranks[:1] + ranks[:1] + ranks[2:],"))),
-              "a place twice"),
+              "coordinates twice"),
     "from one on": (place((_END, _END.replace("ranks,", "[(d + 1, t) for d, t in ranks],"))),
                     "outside the mesh"),
     "a node alone": (place((_END, _END.replace("ranks,", "ranks[:gpus],"))), "not every rank"),
@@ -173,8 +173,8 @@ WRONG_MFU = {
                      "a batch for each GPU"),
     "no head": (mfu((_MFU, _MFU.replace("(blocks + head)", "blocks"))), "no head"),
     "weights alone": (mfu((_MFU, "    mfu = 3 * 24 * tokens * L * h**2 / step / peak\n")),
-                      "layers' weights alone"),
-    "the forward": (mfu((_MFU, _MFU.replace("3 * ", ""))), "the forward alone"),
+                      "only the layers' weights"),
+    "the forward": (mfu((_MFU, _MFU.replace("3 * ", ""))), "only the forward pass"),
     "one GPU": (mfu((' * case["gpus"]\n', "\n")), "one GPU's peak"),
     "percent": (mfu((_MFU, _MFU.replace("3 *", "300 *"))), "in percent"),
     "the same": (mfu((_HFU, "    hfu = mfu\n")), "recomputation forgotten"),
@@ -214,7 +214,7 @@ WRONG_MFU = {
         mfu((_HFU, _HFU.replace("blocks", "24 * tokens * L * h**2"))), "attention not again"
     ),
     "attention again": (
-        mfu((_HFU, _HFU.replace("blocks", "4 * tokens * L * s * h"))), "attention alone again"
+        mfu((_HFU, _HFU.replace("blocks", "4 * tokens * L * s * h"))), "only attention again"
     ),
 }  # fmt: skip
 

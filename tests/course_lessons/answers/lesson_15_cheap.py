@@ -74,7 +74,7 @@ WRONG_CHEAP = {
     "any memory": (cheap(('> m["memory"]', "> inf")), "memory forgotten"),
     "not shared out": (cheap(('case["batch"] / n / m', 'case["batch"] / m')), "one GPU computes"),
     "hours": (cheap(('"days": kept[1]', '"days": 24 * kept[1]')), "hours"),
-    "a step": (cheap(('"days": kept[1]', '"days": kept[1] / k')), "one step"),
+    "a step": (cheap(('"days": kept[1]', '"days": kept[1] / k')), "only one step checked"),
     "of one": (cheap(('"cost": kept[2]', '"cost": kept[2] / kept[0][1]')), "of one GPU"),
     "a day's price": (cheap(('"cost": kept[2]', '"cost": kept[2] / 24')), "a price a day"),
     "to the end": (cheap(('"cost": kept[2]', '"cost": kept[2] / kept[1] * case["days"]')),

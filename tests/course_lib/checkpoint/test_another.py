@@ -19,26 +19,26 @@ SAVED = FAMILIES["gpt2"]
 OTHERS = {
     "wider": (
         SAVED.changed(hidden=32),
-        "wte.weight is (23, 24) there and (23, 32) here. Make the engine of the model that was",
+        "wte.weight has shape (23, 24) there and (23, 32) here. Create the engine with the saved",
     ),
     "deeper": (
         SAVED.changed(layers=3),
-        "h.2.ln_1.weight of shape (32,) is not in it".replace("32", "24"),
+        "h.2.ln_1.weight of shape (32,) is missing there".replace("32", "24"),
     ),
     "shallower": (
         SAVED.changed(layers=1),
-        "h.1.ln_1.weight of shape (24,) is in it, and the model here has no such tensor",
+        "h.1.ln_1.weight of shape (24,) is there, but the model here has no such tensor",
     ),
     "another family": (
         FAMILIES["llama"],
-        "model.embed_tokens.weight of shape (23, 24) is not in it",
+        "model.embed_tokens.weight of shape (23, 24) is missing there",
     ),
     "another vocabulary": (
         SAVED.changed(vocabulary=24),
-        "wte.weight is (23, 24) there and (24, 24) here; was its vocabulary padded, or padded to a "
-        "multiple of another number?",
+        "wte.weight has shape (23, 24) there and (24, 24) here (is the vocabulary padded to a "
+        "multiple of a different number?)",
     ),
-    "padded for fewer ranks": (SAVED.changed(vocabulary=64), "; was its vocabulary padded, or"),
+    "padded for fewer ranks": (SAVED.changed(vocabulary=64), "(is the vocabulary padded to a"),
 }
 
 
@@ -62,7 +62,7 @@ def other_models(me, folder: str) -> dict[str, str]:
 def test_the_first_tensor_of_another_model_is_named(pool, tmp_path):
     found = pool.run(2, other_models, str(tmp_path))[0]
     for name, (_, text) in OTHERS.items():
-        assert found[name].startswith(f"{tmp_path}/run/step-000001 is of another model: "), name
+        assert found[name].startswith(f"{tmp_path}/run/step-000001 is of a different model: "), name
         assert text in found[name], (name, found[name])
 
 
@@ -111,16 +111,16 @@ def other_optimizers(me, folder: str, stage: int) -> dict[str, str]:
 def test_another_optimizer_is_refused_before_anything_changes(pool, tmp_path, stage):
     found = pool.run(2, other_optimizers, str(tmp_path), stage)[0]
     path = f"{tmp_path}/run/step-000001"
-    weights = "; go on with that, or take the weights alone: `course train --from`, or pretrained."
+    weights = "; continue with that, or load only the weights (course train --from, pretrained."
     for kind in ("SGD", "Adam"):
-        text = f"{path} was trained with AdamW, and this engine has {kind}{weights}"
+        text = f"{path} was trained with AdamW, but this engine has {kind}{weights}"
         assert found[kind].startswith(text)
-    groups = ": its AdamW had 2 group(s) of parameters, and this engine's has 1; make the same gro"
+    groups = ": its AdamW had 2 group(s) of parameters, but this engine's has 1. Use the same gro"
     assert groups in found["one group"]
-    was = " was in the optimizer's group 0, and is in group 1 here; make the same groups, or its"
+    was = " was in the optimizer's group 0, but is in group 1 here. Use the same groups, because"
     assert was in found["swapped"] and f"{path}: " in found["swapped"]
-    assert f"{path}: tokens.weight was trained, and is frozen here{weights}" in found["frozen"]
-    assert "max_exp_avg_sq is missing, which this AdamW keeps" in found["amsgrad"]
+    assert f"in {path}, tokens.weight was trained, now it is frozen{weights}" in found["frozen"]
+    assert "max_exp_avg_sq is missing, but this AdamW keeps" in found["amsgrad"]
     record = json.loads((tmp_path / "run/step-000001/training.json").read_text())
     model = GPT(SAVED)
     names = {p: name for name, p in model.named_parameters()}

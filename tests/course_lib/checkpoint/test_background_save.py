@@ -100,7 +100,7 @@ def broken(me, folder: str, way: str) -> list:
 
 @pytest.mark.parametrize(
     ("way", "text"),
-    [("full", "No space left on device"), ("silent", "rank 1 has not said that its part of")],
+    [("full", "No space left on device"), ("silent", "rank 1 has not reported that its part of")],
 )
 def test_what_fails_on_a_rank_is_raised_on_all_and_the_one_before_stays(pool, tmp_path, way, text):
     for message, last, left in pool.run(2, broken, str(tmp_path / "run"), way):

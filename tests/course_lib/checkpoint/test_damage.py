@@ -18,7 +18,7 @@ from course_lib.pretrained.header import CheckpointError
 from tests.course_lib.checkpoint.parts import Layout, engine_of, losses
 
 LAYOUT = Layout("2x1", 2)
-NONE_BEFORE = "; no checkpoint is before it, so begin anew, in another folder"
+NONE_BEFORE = "; there is no earlier checkpoint, so start again in a different folder"
 
 
 class Marked:
@@ -139,17 +139,17 @@ def test_whatever_is_damaged_is_named_on_all_ranks(pool, tmp_path):
             checkpoint.check(path)
     for name in LATE:
         assert " is damaged in " in found[name] and "the CRC-32 of its bytes is" in found[name]
-        assert "weights of this engine may have been replaced in part: make it anew" in found[name]
+        assert "weights of this engine may be partly replaced, so create it again" in found[name]
     for shard in SHARDS:
-        assert "cannot be read: No such file" in found[f"{shard} is missing"]
-        assert " bytes, and " in found[f"{shard} is cut off"]
+        assert "cannot be read (No such file" in found[f"{shard} is missing"]
+        assert " bytes, but " in found[f"{shard} is cut off"]
         assert "is damaged in its header" in found[f"{shard} is flipped in its header"]
     assert "has no line for training.json" in found["SHA256SUMS is cut off"]
-    assert "SHA256SUMS, line 1: " in found["SHA256SUMS is a pickle"]
-    assert "which vouches for" in found["SHA256SUMS is missing"]
+    assert "SHA256SUMS, line 1, is not" in found["SHA256SUMS is a pickle"]
+    assert "which has the checksums of" in found["SHA256SUMS is missing"]
     for file in SMALL[4:]:
-        assert f"{file} cannot be read: No such file" in found[f"{file} is missing"]
-    form = "is of form 4, and this course_lib reads form 3; take the newer course_lib"
+        assert f"{file} cannot be read (No such file" in found[f"{file} is missing"]
+    form = "has format 4, but this course_lib reads format 3; use the newer course_lib"
     assert form in found["newer"] and form[:46] in found["newer tensors"]
 
 
@@ -177,13 +177,13 @@ def no_checkpoints(me, folder: str) -> dict[str, str]:
 def test_what_is_no_checkpoint_is_told_apart(pool, tmp_path):
     found = pool.run(2, no_checkpoints, str(tmp_path))[0]
     want = {
-        "hub": "openai-community/gpt2 is no folder on this disk, as a checkpoint is, and nothing "
-        "is fetched from a hub; name the folder, or begin with weights from a hub by ",
-        "file": "model_states.pt is a file, and a checkpoint is a folder; what torch.save wrote ",
-        "run": f"{tmp_path}/run is a folder of checkpoints; name one of them: step-000001",
-        "weights": f"{tmp_path}/weights has weights and no training.json, so no training goes on ",
-        "pickles": "has no training.json; mp_rank_00_model_states.pt is a pickle, a program that ",
-        "nothing": f"{tmp_path}/nothing has no training.json, so it is no checkpoint; ",
+        "hub": "openai-community/gpt2 is not a folder on this disk, and nothing is downloaded from "
+        "a hub; name a checkpoint's folder, or start from weights of a hub with ",
+        "file": "model_states.pt is a file, but a checkpoint is a folder; a file of torch.save is ",
+        "run": f"{tmp_path}/run is a folder of checkpoints. Name one of them: step-000001",
+        "weights": f"{tmp_path}/weights has weights but no training.json, so no training can ",
+        "pickles": "has no training.json. mp_rank_00_model_states.pt is a pickle that can run ",
+        "nothing": f"{tmp_path}/nothing has no training.json, so it is not a checkpoint; ",
     }
     for name, text in want.items():
         assert text in found[name], name

@@ -19,7 +19,7 @@ from tests.course_lib.checkpoint.faults import WRITES, Calls, Fault, at, error
 from tests.course_lib.checkpoint.parts import Layout, engine_of, losses
 
 LAYOUT = Layout("2x1", 2)
-STAY = "and save again. The checkpoints that were there are as they were"
+STAY = "and save again. The existing checkpoints have not changed"
 
 
 def inside(top: str | Path) -> dict[str, str]:
@@ -107,7 +107,7 @@ def refused_everywhere(me, top: str, share: float, seed: int) -> list:
                     bench.forget()
                 else:
                     assert message.startswith(f"rank {rank}: {top}"), message
-                    what = " could not be written: No space left on device; make room, "
+                    what = " could not be written (No space left on device); make room, "
                     assert what + STAY in message, message
         rest = losses(engine, mesh, 2, 2)
         elsewhere = checkpoint.save(f"{top}-elsewhere", 4, engine, mesh)
@@ -195,24 +195,24 @@ def test_each_kind_of_disk_is_told_with_file_cause_and_remedy(pool, tmp_path):
     top = tmp_path / "run"
     found = pool.run(2, kinds_of_faults, str(top), alone=True, timeout=60)[0]
     part = f"{top}/.step-000002.part"
-    user, gone = "name a folder that this user can write into", "name one that stays"
-    large = "could not be written: File too large; make room"
+    user, gone = "name a folder that this user can write into", "name one that remains"
+    large = "could not be written (File too large); make room"
     want = {
-        "read-only": f"rank 0: {part} could not be written: Read-only file system; {user}",
-        "forbidden": f"rank 1: {part}/model.safetensors could not be written: Permission denied; "
+        "read-only": f"rank 0: {part} could not be written (Read-only file system); {user}",
+        "forbidden": f"rank 1: {part}/model.safetensors could not be written (Permission denied); "
         f"{user}",
-        "broken": f"rank 1: {part}/model.safetensors could not be written: Input/output error; "
-        "look after the disk, or name a folder on another one",
-        "vanished": f"rank 0: {part}/config.json could not be written: No such file or directory; "
-        f"a folder was taken away while it was written into; {gone}",
-        "vanished early": f"rank 0: {part}/model.safetensors could not be written: No such file "
-        f"or directory; a folder was taken away while it was written into; {gone}",
+        "broken": f"rank 1: {part}/model.safetensors could not be written (Input/output error); "
+        "check the disk, or name a folder on a different disk",
+        "vanished": f"rank 0: {part}/config.json could not be written (No such file or directory); "
+        f"a folder was removed during the writing; {gone}",
+        "vanished early": f"rank 0: {part}/model.safetensors could not be written (No such file "
+        f"or directory); a folder was removed during the writing; {gone}",
         "rank 0 has room for 5000": f"rank 0: {part}/model.safetensors {large}",
         "rank 1 has room for 30000": f"rank 1: {part}/model.safetensors {large}",
-        "full for good": f"rank 1: {part}/model.safetensors could not be written: No space left on "
-        "device; make room",
-        "not a folder": f"rank 0: {top}/latest could not be written: File exists; look after the "
-        "disk, or name a folder on another one",
+        "full for good": f"rank 1: {part}/model.safetensors could not be written (No space left on "
+        "device); make room",
+        "not a folder": f"rank 0: {top}/latest could not be written (File exists); check the disk, "
+        "or name a folder on a different disk",
     }
     if found["vanished"].startswith("rank 1"):  # it was slower, and had a file still to open
         want["vanished"] = want["vanished early"].replace("rank 0", "rank 1", 1)

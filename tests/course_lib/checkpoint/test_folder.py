@@ -46,9 +46,9 @@ def two_writers(me, top: str) -> list:
 def test_two_runs_do_not_save_into_one_folder_at_a_time(pool, tmp_path):
     for first, second, name, entries in pool.run(2, two_writers, str(tmp_path / "run")):
         assert first == second and first.startswith(
-            f"rank 0: {tmp_path / 'run'}: a checkpoint is being saved there at this moment, by "
+            f"rank 0: {tmp_path / 'run'}: a different run, or an earlier save of this run, "
         )
-        assert "wait for that, or name a folder of its own" in first
+        assert "Wait for it, or name a separate folder" in first
         # The other's leftovers go once it has ended; what is nobody's checkpoint is left alone.
         assert (name, entries) == (
             "step-000002", [".git", "latest", "step-000001", "step-000002"],
@@ -100,8 +100,8 @@ def kept(me, top: str) -> None:
             assert [folder.number_of(one) for one in folder.whole(Path(top))] == names
             assert checkpoint.last(top) == path
         for wrong in ({"keep": 0}, {"keep": -1}, {"keep": True}):
-            with pytest.raises(ValueError, match="take 1 or more"):
+            with pytest.raises(ValueError, match="use 1 or more"):
                 checkpoint.save(top, 7, engine, mesh, **wrong)
         for step in (-1, 1.5, "7", True):
-            with pytest.raises(ValueError, match="the number of steps that are done, 0 or more"):
+            with pytest.raises(ValueError, match="the number of completed steps, 0 or more"):
                 checkpoint.save(top, step, engine, mesh)

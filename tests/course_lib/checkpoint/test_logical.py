@@ -100,5 +100,5 @@ def cut_by_others(me, folder: str) -> str:
 
 def test_what_only_its_layers_know_is_not_guessed(pool, tmp_path):
     for message in pool.run(2, cut_by_others, str(tmp_path / "run")):
-        assert message.startswith("a Odd is cut over tp, and only of a course_lib GPT is it known")
+        assert message.startswith("a Odd is sharded over tp, but course_lib knows how shards form")
     assert not (tmp_path / "run").exists()

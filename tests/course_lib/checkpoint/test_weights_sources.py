@@ -219,29 +219,30 @@ def test_what_is_refused(tmp_path):
         assert not (tmp_path / "out").exists()
 
     record.write_text('{"form": 4}')
-    refused("is of form 4, and this course_lib reads form 3; take the newer")
+    refused("has format 4, but this course_lib reads format 3; use the newer")
     record.write_text(whole_record)
-    refused("is what the weights are read from", out="run/checkpoints/step-000004")
+    refused("the weights are read from .*step-000004", out="run/checkpoints/step-000004")
     other = tmp_path / "other.json"
     other.write_text(json.dumps(to_transformers(GPT2.changed(inner=12), torch.float32)))
-    refused(r"mlp.up.weight is \(13, 20\), and the config makes it \(12, 20\)", config=other)
-    refused("there is no .*nothing.json, which was named", config=tmp_path / "nothing.json")
+    refused(r"mlp.up.weight has shape \(13, 20\), but the config needs \(12, 20\)", config=other)
+    refused("there is no file .*nothing.json, which was named", config=tmp_path / "nothing.json")
     (tmp_path / "run" / "checkpoints" / "latest").write_text("step-000009")
-    refused("latest names 'step-000009', and no whole checkpoint is there")
+    refused("latest names 'step-000009', which is no complete checkpoint")
     folder, _ = as_transformers(GPT2, tmp_path)
     change(folder, lambda tensors: tensors["transformer.ln_f.bias"].fill_(7e4))
-    refused("20 numbers of transformer.ln_f.bias, stored as torch.float32, up to 7e.04, are too "
+    refused("20 elements of transformer.ln_f.bias, stored as torch.float32, up to 7e.04, are too "
             "large for torch.float16", folder, dtype="float16")  # fmt: skip
     change(folder, lambda t: t.update(scales=torch.ones(3).to(torch.float8_e4m3fn)))
-    refused("scales is stored as F8_E4M3, which is not read here", folder)
+    refused("scales is stored as F8_E4M3, which cannot be read here", folder)
     with pytest.raises(FileNotFoundError, match="there is no checkpoint at"):
         convert(tmp_path / "nowhere", tmp_path / "out")
     tensors = {name: p.detach() for name, p in GPT(GPT2).named_parameters()}
     write(tmp_path / "ds", 2, 2, tensors)
     more = GPT2.changed(layers=3)
     other.write_text(json.dumps(to_transformers(more, torch.float32)))
-    refused("the config is of another model: it needs blocks.2.attention.out.bias", tmp_path / "ds",
-            config=other)  # fmt: skip
+    needed = "blocks.2.attention.out.bias"
+    text = f"the config is of a different model, because it needs {needed}"
+    refused(text, tmp_path / "ds", config=other)
 
 
 def test_out_is_whole_or_not_there(tmp_path):
@@ -255,7 +256,7 @@ def test_out_is_whole_or_not_there(tmp_path):
     (tmp_path / "out" / "config.json").write_text("{}")
     before = whole(tmp_path / "out")
     for out in ("out", "new"):
-        with pytest.raises(CheckpointError, match="have changed"):
+        with pytest.raises(CheckpointError, match="has changed"):
             convert(tmp_path / "run", tmp_path / out)
     assert whole(tmp_path / "out") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]

@@ -133,7 +133,7 @@ def test_many_reports_are_shortened():
     reports = [(rank, f"wind {rank}") for rank in (0, 2, 3, 5, 6, 7)]
     assert by_rank(reports[:2]) == "on rank 0 wind 0; on rank 2 wind 2"
     assert by_rank(reports[:4]).endswith("on rank 5 wind 5")
-    assert by_rank(reports).endswith("on rank 5 wind 5; and on 2 ranks more")
+    assert by_rank(reports).endswith("on rank 5 wind 5; and on 2 more ranks")
     assert by_rank([]) == ""
 
 
@@ -152,7 +152,7 @@ def axes_of(me):
 
 def test_an_axis_that_is_not_there_is_refused(pool):
     for rank, (group, bare, other, few) in enumerate(pool.run(2, axes_of)):
-        assert "a ProcessGroup and has to be a DeviceMesh with an axis 'tp'" in group
-        assert "has the axes (without names) and no axis 'tp'" in bare
-        assert "has the axes dp, tp and no axis 'pp'" in other
+        assert "a ProcessGroup but must be a DeviceMesh with an axis 'tp'" in group
+        assert "has the axes (without names) but no axis 'tp'" in bare
+        assert "has the axes dp, tp but no axis 'pp'" in other
         assert few == "" if rank == 0 else "rank 1 is not in this mesh of ranks [0]" in few

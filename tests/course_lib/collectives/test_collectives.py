@@ -138,7 +138,7 @@ def check_all_to_all(b, dtype):
 def check_messages(b, dtype):
     # Each rank sends to the next and receives from the one before, in every shape.
     if b.n == 1:
-        pytest.skip("a message needs another rank")
+        pytest.skip("a message needs a different rank")
     after, before = (b.rank + 1) % b.n, (b.rank - 1) % b.n
     for tag, shape in enumerate([(3, 2), (), (0, 5)]):
         x = made(tag, b.rank, shape, dtype).to(b.device)

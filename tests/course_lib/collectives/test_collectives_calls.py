@@ -158,15 +158,15 @@ def refused(me):
     x = torch.ones(rows, 3, device=me.device)
     wanted = x.clone().requires_grad_()
     cases = [
-        (ValueError, r"op='mean' is not a reduction; choose one of sum, max, min, product"),
+        (ValueError, r"op='mean' is not a reduction; choose from sum, max, min, product"),
         (lambda: c.all_reduce(x, group, "mean"), lambda: c.reduce_scatter(x, group, op="mean")),
-        (ValueError, "this rank is not in the group it was given"),
+        (ValueError, "this rank is not in the group that it passed"),
         (lambda: c.all_reduce(x, None), lambda: c.barrier(None), lambda: c.gather(x, None)),
-        (ValueError, rf"src={n} is not in a group of {n}: its ranks are 0 … {n - 1}"),
+        (ValueError, rf"src={n} is not in a group of {n}; its ranks are 0 … {n - 1}"),
         (lambda: c.broadcast(x, group, n), lambda: c.scatter(x, group, n, like=x)),
         (ValueError, rf"dst=-1 is not in a group of {n}"),
         (lambda: c.gather(x, group, -1), lambda: c.send(x, group, -1)),
-        (ValueError, rf"src={r} is this rank itself; a message needs another rank"),
+        (ValueError, rf"src={r} is this rank itself; a message needs a different rank"),
         (lambda: c.recv((1,), group, r),),
         (ValueError, rf"dst={r} is this rank itself"),
         (lambda: c.send(x, group, r),),
@@ -179,7 +179,7 @@ def refused(me):
         (lambda: c.scatter(x, group, dim=1, sizes=[1] * n, like=x),) if n != 3 else (),
         (ValueError, rf"rank {r} holds {2 * n} along dim 0, but sizes=.* gives it 1"),
         (lambda: c.all_gather(x, group, sizes=[1] * n), lambda: c.gather(x, group, sizes=[1] * n)),
-        (ValueError, rf"has to give one length, 0 or more, to each of {n} ranks"),
+        (ValueError, rf"must contain one length, 0 or more, for each of {n} ranks"),
         (
             lambda: c.all_gather(x, group, sizes=[2 * n] * (n + 1)),
             lambda: c.reduce_scatter(x, group, sizes=[-1] + [0] * (n - 1)),
@@ -187,16 +187,16 @@ def refused(me):
         ),
         (
             ValueError,
-            rf"all_to_all among {n} ranks takes {n} pieces, one for each, and got {n + 1}",
+            rf"all_to_all among {n} ranks takes {n} pieces, one per rank, but got {n + 1}",
         ),
         (lambda: c.all_to_all([x] * (n + 1), group),),
-        (ValueError, rf"and got {n} with 0 shapes in like="),
+        (ValueError, rf"but got {n} with 0 shapes in like="),
         (lambda: c.all_to_all([x] * n, group, like=[]),),
-        (ValueError, r"pieces of one dtype, and got torch.float32, torch.int64"),
+        (ValueError, r"pieces of one dtype, but got torch.float32, torch.int64"),
         (lambda: c.all_to_all([x] * (n - 1) + [x.long()], group),) if n > 1 else (),
-        (ValueError, rf"scatter from rank 0: rank {r} has to pass"),
+        (ValueError, rf"scatter from rank 0: rank {r} must pass"),
         (lambda: c.scatter(None, group),),
-        (ValueError, "works along a dim, and this tensor has none"),
+        (ValueError, "works along a dim, but this tensor has none"),
         (
             lambda: c.all_gather(x.sum(), group),
             lambda: c.reduce_scatter(x.sum(), group),
@@ -205,7 +205,7 @@ def refused(me):
         ),
         (IndexError, "Dimension out of range"),
         (lambda: c.all_gather(x, group, dim=2), lambda: c.reduce_scatter(x, group, dim=-3)),
-        (TypeError, "all_reduce takes a tensor, and got a float"),
+        (TypeError, "all_reduce takes a tensor, but got a float"),
         (lambda: c.all_reduce(1.0, group),),
         (RuntimeError, r"has no backward, .*lesson 03.*x.detach\(\)"),
         (
@@ -274,7 +274,7 @@ def gathered_into(me, async_op):
                 assert torch.equal(into, c.all_gather(x, group))
             assert around[0] == around[-1] == 7.0
     x = torch.ones(3, device=me.device)
-    joined, unlike = "joined along dim 0", "has to be contiguous, of shape"
+    joined, unlike = "joined along dim 0", "must be contiguous, of shape"
     wrong = [
         (joined, x[:, None], torch.empty(3 * n, 1), {"dim": 1}),
         (unlike, x, torch.empty(3 * n + 1), {}),

@@ -88,7 +88,7 @@ def test_the_vocabulary_has_exactly_so_many_words_and_divides_badly(sources):
 
 def test_a_vocabulary_out_of_reach_is_refused():
     told = said(ValueError, train_tokenizer, TEXTS, 2039)
-    assert "not vocabulary=2039" in told and "5 documents" in told
+    assert "instead of vocabulary=2039" in told and "5 documents" in told
     assert "above 257" in said(ValueError, train_tokenizer, TEXTS, 257)
     assert train_tokenizer(TEXTS, 258).get_vocab_size() == 258
 
@@ -190,7 +190,7 @@ def test_a_folder_of_another_text_or_size_is_made_anew_with_a_word(tmp_path):
         want = prepare(None, **{"documents": TEXTS, "vocabulary": SMALL, **options})
         got, said_ = prepared(tmp_path, **options)
         assert got.fingerprint == want.fingerprint
-        assert len(said_) == 1 and "another text, or by other settings" in said_[0]
+        assert len(said_) == 1 and "different text or settings" in said_[0]
         assert prepared(tmp_path, **options)[1] == []
 
 
@@ -205,7 +205,7 @@ def test_a_failure_while_keeping_leaves_what_was_there(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.warns(UserWarning, match="other settings"):
+    with pytest.warns(UserWarning, match="text or settings"):
         said(OSError, prepare, None, tmp_path, documents=TEXTS, vocabulary=SMALL + 1)
     assert calls and kept(tmp_path) == before
 
@@ -241,8 +241,8 @@ def test_what_fails_on_one_rank_is_raised_on_all(pool):
     answers = pool.run(3, refused)
     assert len({fingerprint for _, fingerprint in answers}) == 1  # nobody is left behind
     for rank, (found, _) in enumerate(answers):
-        assert "not vocabulary=9999" in found[0]
-        assert ("rank 0 could not prepare the corpus: ValueError" in found[0]) == (rank > 0)
+        assert "instead of vocabulary=9999" in found[0]
+        assert ("rank 0 could not prepare the corpus (ValueError" in found[0]) == (rank > 0)
         assert "the corpus of rank 2 is not that of rank 0" in found[1]
         assert "the corpus of rank 1 and 2 is not" in found[2]
 
@@ -271,9 +271,9 @@ class Runs:
     [
         ("tokenizer.pkl", pickle.dumps(Runs()), "is a pickle .* which may run code"),
         ("tokenizer.pt", b"PK\x03\x04", "is a pickle or an archive"),
-        ("vocab.txt", b"[PAD]\nthe\na\n", r"is no JSON. A list of words \(vocab.txt\)"),
-        ("vocab.json", b'{"the": 0, "a": 1}', r"no tokenizer: it has \['a', 'the'\]"),
-        ("list.json", b"[1, 2]", "no tokenizer: it has list"),
+        ("vocab.txt", b"[PAD]\nthe\na\n", r"is not JSON. A list of tokens \(vocab.txt\)"),
+        ("vocab.json", b'{"the": 0, "a": 1}', r"not a tokenizer: it has \['a', 'the'\]"),
+        ("list.json", b"[1, 2]", "not a tokenizer: it has list"),
         ("config.json", json.dumps({"model": {"type": "None"}}).encode(), "cannot be read"),
     ],
 )

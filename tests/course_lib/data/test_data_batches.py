@@ -137,17 +137,17 @@ def test_a_state_of_other_data_or_settings_is_refused():
     state = own.state()
     for key, value in {"seed": 4, "rows": 4, "length": 3, "pack": False}.items():
         told = said(ValueError, made(**{"pack": True, key: value}).restore, state)
-        assert f"by {key}={state[key]!r}" in told and f"here {key}=" in told
+        assert f"with {key}={state[key]!r}" in told and f"here {key}=" in told
     changed, shifted = documents(), documents()
     changed[3] = changed[3] + 1
     shifted[:3] = [torch.cat(shifted[:3])]
     settings = {"rows": ROWS, "length": LENGTH, "seed": SEED}
-    assert "of other data" in said(ValueError, Batches(changed, **settings).restore, state)
+    assert "from different data" in said(ValueError, Batches(changed, **settings).restore, state)
     Batches(shifted, **settings).restore(state)  # packed, borders make no difference
     of_documents = Batches(shifted, **settings, pack=False)
-    assert "of other data" in said(ValueError, of_documents.restore, made(False).state())
+    assert "from different data" in said(ValueError, of_documents.restore, made(False).state())
     less = {key: value for key, value in state.items() if key not in ("seed", "epoch")}
-    assert "it has no epoch, seed" in said(ValueError, own.restore, less)
+    assert "it lacks epoch, seed" in said(ValueError, own.restore, less)
     for key, value in (("position", own.known), ("position", -1), ("epoch", -1), ("epoch", 0.5)):
         assert f"{key}={value}" in said(ValueError, own.restore, {**state, key: value})
     assert own.state() == state  # what is refused changes nothing
@@ -164,7 +164,7 @@ def test_what_cannot_be_shared_out_is_refused():
     assert "length=0" in refused(length=0) and "rows=True" in refused(rows=True)
     assert "no documents" in refused(data=[]) and "make 0 rows" in refused(torch.arange(LENGTH))
     assert "(2, 3)" in refused(torch.zeros(2, 3, dtype=torch.int64))
-    assert "whole numbers" in refused(torch.rand(99)) and "here is list" in refused([[1, 2]])
+    assert "must be integers" in refused(torch.rand(99)) and "but got list" in refused([[1, 2]])
     assert "the id -1" in refused(torch.arange(99) - 1)
 
 
@@ -185,4 +185,4 @@ def without_dp(me):
 
 def test_a_mesh_without_an_axis_dp_is_refused(pool):
     for message in pool.run(2, without_dp):
-        assert "the axes tp and no axis 'dp'" in message
+        assert "the axes tp but no axis 'dp'" in message

@@ -30,7 +30,7 @@ def test_it_says_what_is_sent_and_held_and_what_formulas_say(capsys):
     code, out, err = dry_run(capsys, *words)
     assert (code, err) == (0, "")
     assert "rank 3 of 8: dp 4 × tp 2, ZeRO stage 3" in out
-    assert "closed forms say the same" in out and "peak of the device" in out
+    assert "closed forms give the same" in out and "peak of the device" in out
     code, out, err = dry_run(capsys, *words, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "")
@@ -73,12 +73,12 @@ def test_a_file_of_options_is_one_too(capsys, tmp_path):
 
 WRONG = {
     "no world": ([], "--world is missing"),
-    "world of none": (["--world", 0], "--world 0 has to be 1 or more"),
+    "world of none": (["--world", 0], "--world 0 must be 1 or more"),
     "world of all": (["--world", 10**9], "--world 1,000,000,000: more than 262,144 GPUs"),
-    "no such rank": (["--world", 4, "--rank", 4], "the ranks are 0 to 3"),
-    "tp does not divide": (["--world", 6, "--tp", 4], "take one of 1, 2, 3, 6"),
-    "weights": (["--world", 2, "--from", "gpt2"], "--from is of a run with numbers"),
-    "ranks": (["--world", 2, "--ranks", 2], "--ranks is of a run with numbers"),
+    "no such rank": (["--world", 4, "--rank", 4], "the ranks of a world of 4 are 0 to 3"),
+    "tp does not divide": (["--world", 6, "--tp", 4], "Use one of 1, 2, 3, 6"),
+    "weights": (["--world", 2, "--from", "gpt2"], "--from is for a run with values"),
+    "ranks": (["--world", 2, "--ranks", 2], "--ranks is for a run with values"),
     "no number": (["--world", "many"], "invalid int value"),
 }
 
@@ -91,8 +91,8 @@ def test_a_wrong_call_is_refused_by_name(capsys, name):
 
 
 BROKEN = {
-    "another family": ({"model_type": "gpt_neox"}, [], "is none of gpt2", "give sizes: --hidden"),
-    "beside sizes": (GPT2, ["--hidden", 24], "--hidden is a size, and --config has them all", ""),
+    "another family": ({"model_type": "gpt_neox"}, [], "is none of gpt2", "Give sizes: --hidden"),
+    "beside sizes": (GPT2, ["--hidden", 24], "--hidden is a size, but --config sets all sizes", ""),
     "longer than it goes": (GPT2, ["--length", 41], "longer than the 40 tokens of --config", ""),
     "another trait": (
         {**GPT2, "scale_attn_by_inverse_layer_idx": True}, [], "scale_attn_by_inverse_layer", "",
@@ -110,6 +110,6 @@ def test_a_config_that_is_no_such_model_is_refused(capsys, tmp_path, name):
 
 
 def test_formulas_that_differ_are_a_finding(capsys, monkeypatch):
-    monkeypatch.setattr(dry.DryRun, "differences", lambda self: ["held 1, and by formula 2"])
+    monkeypatch.setattr(dry.DryRun, "differences", lambda self: ["held 1, but by formula 2"])
     code, out, _ = dry_run(capsys, "--world", 2, *SIZES)
-    assert code == 1 and "the closed forms say otherwise: held 1, and by formula 2" in out
+    assert code == 1 and "the closed forms differ: held 1, but by formula 2" in out

@@ -68,7 +68,7 @@ def test_the_command_for_people_shows_every_digit(capsys, tmp_path):
 
 
 def test_a_config_that_is_none_is_refused(tmp_path):
-    for text, words in (("{}", "says no model_type"), ('{"model_type": "no such"}', "no such")):
+    for text, words in (("{}", "states no model_type"), ('{"model_type": "no such"}', "no such")):
         file = tmp_path / "config.json"
         file.write_text(text)
         with pytest.raises(ValueError, match=words):

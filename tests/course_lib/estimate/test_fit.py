@@ -126,7 +126,7 @@ def test_the_answer_names_the_first_way_that_fits(capsys):
     ):
         code, out, _ = course(capsys, *size, "--gpus", 16, "--gpu-memory", memory)
         assert code == 0 and out.startswith(f"It fits with {first}: "), out
-    assert course(capsys, *size, "--gpu-memory", "0.1GiB")[1].startswith("Nothing fits: the least")
+    assert course(capsys, *size, "--gpu-memory", "0.1GiB")[1].startswith("Nothing fits: the small")
 
 
 def test_recompute_and_sequence_take_fewer_bytes(capsys, model):
@@ -152,7 +152,7 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
         (("--params", 5, "--largest-layer", 1, "--gpus", 0), "gpus=0"),
         (("--params", 5, "--largest-layer", 1, "--stage", 1), "stages 2 and 3"),
         (("--config", tmp_path / "none.json"), "none.json is not there"),
-        (("--config", "x", "--params", 5), "says both numbers itself"),
+        (("--config", "x", "--params", 5), "already contains both numbers"),
         (("--params", "-7B", *two), "params=-7000000000 has to be"),
         (("--params", "7B", "--largest-layer", "8B"), "cannot be larger than its model"),
         (("--params", "7B", *two, "--tp", 3, "--gpus", 8), "tp=3 does not divide the 8 GPUs"),
@@ -163,7 +163,7 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
         (("--config", model, "--tp", 32, "--gpus", 32), "heads"),
         (("--params", 5, *two, "--gpus", 8, "--gpus-per-node", 3), "does not fill nodes of 3"),
         (("--params", 5, *two, "--gpus-per-node", 8, "--nodes", 2), "and no --nodes"),
-        (("--params", 5, *two, "--gpu-memory", "22,4"), "is no size"),
+        (("--params", 5, *two, "--gpu-memory", "22,4"), "is not a size"),
         (("--config", no_json), "a.json"),
         (("--config", list_), "holds a JSON list"),
     ):

@@ -24,7 +24,8 @@ ORDER = [  # of the rungs: stage, where states and parameters are, what else has
     (0, None, None, "as asked"), (0, None, None, "accumulated"), (0, None, None, "checkpointing"),
     (2, None, None, "stage 2"), (2, "cpu", None, "offload_optimizer"), (3, None, None, "stage 3"),
     (3, None, "cpu", "offload_param"), (3, "cpu", "cpu", "offload_optimizer"),
-    (3, "cpu", "cpu", "lowered"), (3, "cpu", "cpu", "half precision"), (3, "nvme", "nvme", "NVMe"),
+    (3, "cpu", "cpu", "lower limits"), (3, "cpu", "cpu", "half precision"),
+    (3, "nvme", "nvme", "NVMe"),
 ]  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def test_a_rung_holds_saves_and_costs_what_the_forms_say():
     phi, n, k = 2 * shape_of(LARGE).params, 8, 4
     assert rungs[0].needs.sent == pytest.approx(2 * phi * (n - 1) / n, rel=1e-3)
     assert two.needs.sent == pytest.approx((1 + k) * phi * (n - 1) / n, rel=1e-3)
-    fast, lean = by["stage 3"].needs.sent, by["no parameter stays whole (the defaults lowered)"]
+    fast, lean = by["stage 3"].needs.sent, by["no parameter stays gathered (lower limits)"]
     assert fast == pytest.approx(2 * k * phi * (n - 1) / n, rel=0.01)
     assert 2.6 * k * phi * (n - 1) / n < lean.needs.sent <= 3 * k * phi * (n - 1) / n
     assert two.needs.down == two.needs.up == 0

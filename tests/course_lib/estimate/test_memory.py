@@ -124,7 +124,7 @@ def test_sixteen_bytes_and_what_the_stages_leave_of_them():
     [
         ({"optimizer": "lion"}, "lion.*sgd, momentum, adam, adamw"),
         ({"rank": 2}, "rank=2 is none of the 2 ranks"),
-        ({"offload": "cpu", "stage": 0}, "offload does not go with stage 0"),
+        ({"offload": "cpu", "stage": 0}, "offload cannot be used with stage 0"),
         ({"precision": "fp8"}, "precision='fp8'"),
         ({"stage": 4}, "stage=4"),
     ],

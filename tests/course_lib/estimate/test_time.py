@@ -189,7 +189,7 @@ def test_a_ring_inside_a_node_and_across():
 
 def test_without_a_link_between_nodes_no_ring_crosses():
     ring = Place(1, 8, 4).ring("dp")
-    with pytest.raises(ValueError, match=r"2 nodes with 4 GPUs each, and .*--gpus-per-node"):
+    with pytest.raises(ValueError, match=r"2 nodes with 4 GPUs each, but .*--gpus-per-node"):
         ring.seconds(NODE.changed(across=None), Constants(), "all_reduce", 1.0, 1)
 
 
@@ -263,7 +263,7 @@ def test_offload_goes_over_the_hosts_link():
     assert fetched.tiers == pytest.approx((15 - 12) + 20 * 4 / 16)
     files = step_seconds(replace(setting, files=3.0), NODE, Constants())
     assert files.tiers == pytest.approx(took.tiers + 3 * 4 / 1)
-    for missing, word in (("host", "--host"), ("disk", "--disk"), ("host_moved", "memory")):
+    for missing, word in (("host", r"\(host\)"), ("disk", r"\(disk\)"), ("host_moved", "memory")):
         with pytest.raises(ValueError, match=word):
             step_seconds(replace(setting, files=3.0), NODE.changed(**{missing: None}), Constants())
 

@@ -135,7 +135,7 @@ def test_what_cannot_be_counted_says_why(monkeypatch):
         Model({"model_type": "no such"})
     model = Model(small("mistral-7b"))
     monkeypatch.setattr(TransformersModel, "kept", lambda *_, **__: 1 // 0)
-    assert "does not run on shapes alone (integer division" in model.activations_unknown
+    assert "does not run without data (integer division" in model.activations_unknown
     assert model.kept(1, 16, torch.bfloat16) is None
 
 

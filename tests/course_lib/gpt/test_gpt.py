@@ -48,17 +48,17 @@ def gradients(model, ids):
 REFUSED = {
     "a misspelt key": ({"hiden": 8}, "no key 'hiden'; did you mean 'hidden'? Its keys: vocabulary"),
     "a foreign key": ({"zzz": 8}, "no key 'zzz'. Its keys"),
-    "no layers": ({"layers": 0}, "layers=0 has to be a whole number, 1 or more"),
-    "half a head": ({"heads": 1.5}, "heads=1.5 has to be a whole number"),
-    "a switch for a number": ({"hidden": True}, "hidden=True has to be a whole number"),
-    "a text for a number": ({"inner": "8"}, "inner='8' has to be a whole number"),
-    "no inner": ({"inner": 0}, "inner=0 has to be"),
-    "no kv heads": ({"kv_heads": 0}, "kv_heads=0 has to be"),
-    "an unknown norm": ({"norm": "batch"}, "norm='batch' is none of layer, rms"),
-    "an unknown position": ({"position": "alibi"}, "'alibi' is none of learned, rotary"),
-    "an unknown activation": ({"activation": "relu"}, "is none of gelu, gelu_tanh, swiglu"),
-    "all dropped": ({"dropout": 1.0}, "dropout=1.0 has to lie from 0 to below 1"),
-    "less than none": ({"attention_dropout": -0.1}, "attention_dropout=-0.1 has to lie"),
+    "no layers": ({"layers": 0}, "layers=0 must be an integer of 1 or more"),
+    "half a head": ({"heads": 1.5}, "heads=1.5 must be an integer"),
+    "a switch for a number": ({"hidden": True}, "hidden=True must be an integer"),
+    "a text for a number": ({"inner": "8"}, "inner='8' must be an integer"),
+    "no inner": ({"inner": 0}, "inner=0 must be"),
+    "no kv heads": ({"kv_heads": 0}, "kv_heads=0 must be"),
+    "an unknown norm": ({"norm": "batch"}, "norm='batch' is not among layer, rms"),
+    "an unknown position": ({"position": "alibi"}, "'alibi' is not among learned, rotary"),
+    "an unknown activation": ({"activation": "relu"}, "is not among gelu, gelu_tanh, swiglu"),
+    "all dropped": ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
+    "less than none": ({"attention_dropout": -0.1}, "attention_dropout=-0.1 must be at least"),
     "heads that do not divide": (
         {"hidden": 50, "heads": 12},
         "each head would be 4.17 wide. Take hidden as a multiple of 12, such as 60, or one of "
@@ -66,7 +66,7 @@ REFUSED = {
     ),
     "queries that do not share out": (
         {"hidden": 24, "heads": 6, "kv_heads": 4},
-        "heads=6 cannot be shared out over kv_heads=4: each key/value head serves equally many "
+        "heads=6 cannot be divided among kv_heads=4: each key/value head serves equally many "
         "heads. Take one of 1, 2, 3, 6",
     ),
     "odd heads that turn": (

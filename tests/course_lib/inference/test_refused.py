@@ -23,7 +23,10 @@ def test_without_synced_a_rank_waits_for_one_that_is_done_and_says_so(pool):
     words = next(one for one in said if one and "waited in gather" in one)
     assert "rank 1 waited in gather" in words and "of 'tokens'" in words
     assert "rank 0 never came, and waits in no gather" in words
-    assert "written with synced=False" in words and "With synced=True it takes part" in words
+    assert (
+        "written with synced=False" in words
+        and "Pass synced=True, with which it takes part" in words
+    )
 
 
 def refused(me):
@@ -61,14 +64,16 @@ def test_what_one_rank_cannot_write_no_rank_begins(pool):
                 "empty": "prompt 1 of 2 is without a token",
                 "long": "a prompt of 16 tokens and count=2",
                 "id": "the prompts hold ids from 37 to 37",
-                "stop": "stop=99 is no word",
+                "stop": "stop=99 is not a token",
             }
             for name, words in said_where.items():
                 text = found[name, synced]
                 assert words in text and ("on rank 2" in text) == (rank != 2), text
         assert "this rank has no row" in found["no row"] and "synced=" in found["no row"]
         assert ("on rank 0" in found["no row"]) == (rank != 0)
-        assert "rank 1 and 2 would write another number of words than rank 0" in found["counts"]
+        assert (
+            "rank 1 and 2 would write a different number of tokens than rank 0" in found["counts"]
+        )
         assert f"here count={2 + rank}" in found["counts"] and "synced=True" in found["counts"]
         assert "NaN" in found["nan"]
 
@@ -124,14 +129,14 @@ def wrong(me, tmp):
 
 
 WORDS = {
-    "stage": "this engine is at stage 2, where every rank has the whole model",
-    "taken": "are trained by another engine",
+    "stage": "this engine is at stage 2, where every rank has the full model",
+    "taken": "are already trained by an engine",
     "whole": "zero.inference(model, mesh=mesh)",
     "no gpt": "this is a Linear",
     "disk": "offload='disk'",
-    "optimizer": "optimizer= is of training",
-    "states": "there are weights alone to be put away",
-    "keep": "keep=-1 bytes",
+    "optimizer": "optimizer= is only for training",
+    "states": "only weights can be offloaded",
+    "keep": "keep=-1, the bytes",
     "empty": "no parameters",
     "missing": "is missing",
     "mode": "this is called under torch.inference_mode()",

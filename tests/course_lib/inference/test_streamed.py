@@ -228,7 +228,7 @@ def together_with_tp(me):
 @pytest.mark.slow
 def test_weights_cut_over_tp_are_sharded_over_dp(pool):
     for words in pool.run(4, together_with_tp):
-        assert "rank 3 of the group that holds this model was given other prompts" in words
+        assert "rank 3 of the group that holds this model got prompts or settings" in words
 
 
 def given_back(me, tmp):

@@ -66,7 +66,9 @@ def test_heads_differ_by_at_most_one(n_heads, n, counts):
 
 
 def test_more_ranks_than_heads_is_refused():
-    with pytest.raises(ValueError, match="3 heads cannot be spread over 5 ranks: 2 of them"):
+    with pytest.raises(
+        ValueError, match="3 heads cannot be distributed over 5 ranks, because 2 of them"
+    ):
         heads(3, 5)
 
 
@@ -184,7 +186,7 @@ def test_a_wrong_length_names_tensor_dim_rank_and_numbers():
     tensors["W"] = torch.randn(5, 2)
     message = refused(
         "X[b, h] W[h, f@tp] -> Y[b, f@tp]",
-        r"tp rank 2: W has shape \(5, 2\); its dim 1, f@tp, should be 1 long and is 2",
+        r"tp rank 2: W has shape \(5, 2\). Its dim 1, f@tp, should be 1 long but is 2",
         **tensors,
         axes={"tp": (2, 3)},
         sizes={"f": 7},
@@ -194,12 +196,12 @@ def test_a_wrong_length_names_tensor_dim_rank_and_numbers():
 
 
 def test_a_tensor_that_was_never_cut_is_recognised():
-    words = r"holds all 7: is it sharded over tp\?"
+    words = r"holds all 7. Is it sharded over tp\?"
     refused("W[f@tp]", words, W=torch.randn(7), axes={"tp": (0, 2)}, sizes={"f": 7})
 
 
 def test_a_whole_dim_that_is_in_fact_cut_is_recognised():
-    words = r"should be 6 long and is 3.*Is it sharded over dp\? \(Then write b@dp\)"
+    words = r"should be 6 long but is 3.*Is it sharded over dp\? Then write b@dp"
     x = torch.randn(3, 5)
     refused("X[b, h]", words, X=x, axes={"dp": (0, 2)}, sizes={"b": 6})
 
@@ -223,7 +225,7 @@ def test_two_axes_cut_in_the_order_written():
 
 
 def test_one_name_is_one_size():
-    words = r"Y has shape \(4,\); its dim 0, b, should be 3 long and is 4. b is 3 in all \(from X\["
+    words = r"Y has shape \(4,\). Its dim 0, b, should be 3 long but is 4. b is 3 in all \(from X\["
     refused("X[b] -> Y[b]", words, X=torch.randn(3), Y=torch.randn(4))
 
 
@@ -235,15 +237,15 @@ def test_a_name_cut_everywhere_is_held_against_itself():
 
 def test_numbers_are_sizes_and_dims_are_counted():
     check("X[3, h]", X=torch.randn(3, 5))
-    refused("X[3, h]", "should be 3 long and is 4", X=torch.randn(4, 5))
+    refused("X[3, h]", "should be 3 long but is 4", X=torch.randn(4, 5))
     refused("X[b, s, h]", "has 3 dims, but X has 2", X=torch.randn(4, 5))
 
 
 def test_wrong_use_of_check_is_told_apart_from_a_wrong_layout():
     x = torch.randn(3)
-    with pytest.raises(ValueError, match="no tensor was handed over for Y and Z does not appear"):
+    with pytest.raises(ValueError, match="no tensor was passed for Y and Z does not appear"):
         check("X[b] -> Y[b]", X=x, Z=x)
-    with pytest.raises(ValueError, match="speaks of the axis tp; the axes given are: dp"):
+    with pytest.raises(ValueError, match="names the axis tp, but axes= has dp"):
         check("X[b@tp]", X=x, axes={"dp": (0, 2)})
     with pytest.raises(ValueError, match="no rank 2 on tp, which is 2 long"):
         check("X[b@tp]", X=x, axes={"tp": (2, 2)})
@@ -293,9 +295,9 @@ def test_values_tell_a_partial_sum_from_a_whole_one(pool, world):
     for rank, said in enumerate(pool.run(world, values_on_ranks, timeout=15)):
         assert said[0] == "fine"
         assert "Y is declared replicated over tp, but the ranks of tp differ" in said[1]
-        assert "Is it a partial sum, still to be all-reduced? (Then write Y[b, f]{tp}.)" in said[1]
+        assert "Is it a partial sum, still to be all-reduced? Then write Y[b, f]{tp}." in said[1]
         assert said[2] == "fine"
-        assert "Was it all-reduced already? (Then write Y[b, f].)" in said[3]
+        assert "Was it all-reduced already? Then write Y[b, f]." in said[3]
         assert f"rank {world - 1} from rank 0 by up to 1e-09" in said[4]
         # b is bound by X, so rank 0's Y is too short; all others are told.
         assert ("tp rank 0: Y has shape (3, 3)" in said[5]) and (
@@ -353,11 +355,9 @@ def test_boxes_of_all_ranks_tile_the_tensor_as_chunk_does(shape, dp, tp, text):
 
 
 def test_box_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"W\[a, c\] has 2 dims, the shape \(3,\) has 1"):
+    with pytest.raises(ValueError, match=r"W\[a, c\] has 2 dims, but the shape \(3,\) has 1"):
         box((3,), "W[a, c]", {})
-    with pytest.raises(
-        ValueError, match="a@tp is sharded over the axis tp; the axes given are: none"
-    ):
+    with pytest.raises(ValueError, match="a@tp is sharded over the axis tp, but axes= has none"):
         box((3,), "W[a@tp]", {})
 
 
@@ -393,7 +393,7 @@ def test_flat_boxes_worked_by_hand():
     assert flat_boxes((3, 4), 0, 12) == [Box((0, 0), (3, 4))]
     assert flat_boxes((), 0, 1) == [Box((), ())]
     assert flat_boxes((5,), 2, 2) == []
-    with pytest.raises(ValueError, match="5 to 13 is no range in the 12 elements"):
+    with pytest.raises(ValueError, match="5 to 13 is not a range of the 12 elements"):
         flat_boxes((3, 4), 5, 13)
 
 
@@ -407,7 +407,7 @@ def test_a_balanced_cut_is_told_from_torchs():
         words = r"Dims are sharded as torch.chunk does: \[3, 3, 1\]$"
         refused("W[f@tp]", words, W=torch.randn(2), **sizes)
         for length in (4, 5):  # neither rule gives it: no hint, only the rule's numbers
-            words = r"over the 3 ranks of tp that is \[3, 3, 1\]\.$"
+            words = r"which is \[3, 3, 1\] over the 3 ranks of tp\.$"
             refused("W[f@tp]", words, W=torch.randn(length), **sizes)
 
 
@@ -418,7 +418,7 @@ def test_a_hint_needs_its_reason():
     refused("W[f@(dp, tp)]", words, W=torch.randn(5), **sizes)
     refused(
         "W[f]",
-        r"should be 7 long and is 5\. f is 7 in all \(from sizes\)\.$",
+        r"should be 7 long but is 5\. f is 7 in all \(from sizes\)\.$",
         W=torch.randn(5),
         **sizes,
     )
@@ -429,7 +429,7 @@ def test_a_hint_needs_its_reason():
 def test_tensors_that_are_missing_or_too_many_are_named_alone():
     x = torch.randn(3)
     for tensors, words in (
-        ({"X": x}, r"^check\('X\[b\] -> Y\[b\]'\): no tensor was handed over for Y$"),
+        ({"X": x}, r"^check\('X\[b\] -> Y\[b\]'\): no tensor was passed for Y$"),
         ({"X": x, "Y": x, "Z": x}, r"^check\('X\[b\] -> Y\[b\]'\): Z does not appear in it$"),
     ):
         with pytest.raises(ValueError, match=words):

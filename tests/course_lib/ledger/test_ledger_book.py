@@ -166,8 +166,8 @@ def questions(me) -> None:
     assert book.bytes(column="moved") == sum(r.moved for r in book.records)
     assert book.bytes("all_gather", column="moved") == book.records[-1].moved > 0
     for wrong, message in (
-        ({"op": "allreduce"}, "op='allreduce' is not in a ledger; choose one of all_reduce, "),
-        ({"axis": "tp"}, "axis='tp' is not in a ledger; choose one of world"),
+        ({"op": "allreduce"}, "op='allreduce' is not in a ledger; choose from all_reduce, "),
+        ({"axis": "tp"}, "axis='tp' is not in a ledger; choose from world"),
         ({"phase": "fwd"}, "phase='fwd' .* forward, backward, step, other"),
         ({"column": "sent"}, "column='sent' .* payload, must, moved"),
     ):
@@ -335,7 +335,7 @@ def test_a_ledger_changes_no_bit_of_a_training_run(pool):
 
 @pytest.mark.cpu("no tensor is made")
 def test_what_is_no_group_is_refused_as_an_axis():
-    refusal = pytest.raises(TypeError, match=r"axes\['tp'\] has to be a group of ranks")
+    refusal = pytest.raises(TypeError, match=r"axes\['tp'\] must be a group of ranks")
     with refusal, ledger(axes={"tp": 3}):
         pass
     assert _get_current_dispatch_mode_stack() == []

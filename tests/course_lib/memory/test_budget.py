@@ -34,7 +34,7 @@ def test_the_allocation_that_crosses_raises_and_the_last_that_fits_does_not():
     assert str(error).startswith(
         "this process is out of memory on its device: aten::clone asked for 6,000,000 bytes "
         "(6.0 MB), 6,000,000 bytes (6.0 MB) are in use, and the budget is 10,000,000 bytes "
-        "(10.0 MB): 2,000,000 bytes (2.0 MB) too many."
+        "(10.0 MB), so 2,000,000 bytes (2.0 MB) are too many."
     )
     assert again.nbytes == 4 * MB
 
@@ -57,7 +57,7 @@ def test_what_was_there_before_counts_unless_told_otherwise():
         del old
         assert b.in_use() == before - 3 * MB
     old = block(3)
-    refused = pytest.raises(OutOfMemory, match="what was there before the budget")
+    refused = pytest.raises(OutOfMemory, match="memory from before the budget")
     with refused, budget(device=2 * MB):
         pass
     assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
@@ -194,7 +194,7 @@ def test_nested_budgets_with_a_meter_between():
 
 def test_budgets_that_make_no_sense_are_refused():
     for limit in (-1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="it has to be 0 or more"):
+        with pytest.raises(ValueError, match="it must be 0 or more"):
             budget(device=limit, from_now=True)
     with pytest.raises(ValueError, match="no tier 'ram'"):
         budget(from_now=True).in_use("ram")

@@ -312,7 +312,7 @@ def test_a_failing_region_is_measured_and_leaves_nothing_behind():
 
 
 def test_results_are_asked_for_after_the_end():
-    with peak() as p, pytest.raises(RuntimeError, match="known when the region has ended"):
+    with peak() as p, pytest.raises(RuntimeError, match="known only after the region"):
         p.bytes  # noqa: B018
     with pytest.raises(RuntimeError, match="measures one region"), p:
         pass

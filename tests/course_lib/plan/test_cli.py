@@ -81,7 +81,7 @@ def test_nothing_fits(capsys, tmp_path, small):
     code, out, err = plan(capsys, *words)
     assert code == 1 and "there is no plan to write" in err and not (tmp_path / "out").exists()
     text = " ".join(out.split())
-    assert "Nothing fits. The nearest: tp" in text and "It would with: GPUs with" in text
+    assert "Nothing fits. The nearest plan: tp" in text and "It would fit with: GPUs with" in text
     assert "plans no pipeline parallelism" in text
     code, out, err = plan(capsys, *words[:-4], "--json")
     assert code == 1 and json.loads(out)["advice"]["remedies"] and json.loads(out)["plans"] == []
@@ -103,11 +103,11 @@ def test_of_another_family_the_page_says_what_is_not_planned(capsys, tmp_path):
     words = ("--config", tmp_path / "config.json", "--machine", "workstation", "--length", 128)
     code, out, _ = plan(capsys, *words)
     text = " ".join(out.split())
-    assert code == 0 and "How tensor parallelism cuts a model of model_type 'bert' is not" in text
-    assert text.startswith("The fastest that fits: tp 1, dp 2") and "no plan" not in text
+    assert code == 0 and "The tensor-parallel layout of model_type 'bert' is not" in text
+    assert text.startswith("Fastest plan that fits: tp 1, dp 2") and "no plan" not in text
     code, _, err = plan(capsys, *words, "--emit", "torchrun", "--out", tmp_path / "out")
-    assert code == 2 and "makes no new model of this shape" in err
-    assert "no plan here can be said so" in err
+    assert code == 2 and "cannot make a new model of this shape" in err
+    assert "No plan here can be written" in err
 
 
 @pytest.mark.parametrize("kind", ["deepspeed", "fsdp2", "accelerate", "torchrun", "slurm"])
@@ -143,7 +143,7 @@ def test_a_plan_that_cannot_be_said_names_one_that_can(capsys, tmp_path, small):
 
 WRONG = [
     (("--emit", "megatron"), "--emit megatron is none of"),
-    (("--machine", "laptop", "--calibrate"), "measures this machine, and --machine is laptop"),
+    (("--machine", "laptop", "--calibrate"), "measures this machine, but --machine is laptop"),
     (("--config", "none/config.json"), "is not there; name a config.json"),
 ]
 
@@ -164,7 +164,7 @@ def test_a_measured_machine_is_kept_and_read(capsys, tmp_path, small, monkeypatc
     code, out, _ = plan(capsys, *words, "--calibrate")
     first = json.loads(out)
     assert code == 0 and first["constants"] == {"reach": 1.0, "spread": 0.0}
-    assert "4 ranks share 2 cores: each takes 2 times as long" in " ".join(first["remarks"])
+    assert "4 ranks share 2 cores, so each takes 2 times as long" in " ".join(first["remarks"])
     code, _, err = plan(capsys, *words, "--calibrate")
     assert code == 2 and "--calibrate would write over" in err
     again = json.loads(plan(capsys, *words)[1])
@@ -175,4 +175,4 @@ def test_a_dropout_is_said_to_be_counted(capsys, tmp_path):
     keys = to_transformers(GPT2.changed(dropout=0.1), torch.float32)
     (tmp_path / "config.json").write_text(json.dumps(keys))
     code, out, _ = plan(capsys, "--config", tmp_path, "--machine", "workstation")
-    assert code == 0 and "Its dropout of 0.1 is counted" in " ".join(out.split())
+    assert code == 0 and "The dropout of 0.1 is counted" in " ".join(out.split())

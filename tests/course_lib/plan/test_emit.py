@@ -168,7 +168,7 @@ def test_models_and_numbers_that_fsdp2_does_not_cut():
     assert "GPT-2's q, k and v" in cannot("fsdp2", plan, task.model, 64)
     task, every = some(LLAMA.changed(kv_heads=1), tp=2, stage=2)
     plan = next(p for p in every if not p.place.sequence and p.setting.offload is None)
-    assert "key/value heads among 2 ranks" in cannot("fsdp2", plan, task.model, 64)
+    assert "key/value heads over 2 ranks" in cannot("fsdp2", plan, task.model, 64)
     half = replace(plan, setting=replace(plan.setting, precision="float16"))
     assert "loss scale" in cannot("accelerate", half, task.model, 64)
 
@@ -178,7 +178,7 @@ def test_a_dropout_is_left_out_of_the_command_and_said():
     words = words_of(every[0], task.model, 64)
     assert "--dropout" not in words
     (text,) = files_of("torchrun", every[0], task).values()
-    assert "dropout of 0.1 is left out" in " ".join(text.replace("\n# ", " ").split())
+    assert "omits the dropout of 0.1" in " ".join(text.replace("\n# ", " ").split())
 
 
 def test_a_vocabulary_is_one_that_the_text_can_have():
@@ -188,7 +188,7 @@ def test_a_vocabulary_is_one_that_the_text_can_have():
         why = cannot("torchrun", every[0], task.model, 64)
         assert (why is None) == (read is not None)
         if read is None:
-            assert "gives some 60,000 entries, and the model has 128,256" in why
+            assert "gives about 60,000 entries, but the model has 128,256" in why
         else:
             assert parse(words_of(every[0], task.model, 64)).corpus_bytes == read
 

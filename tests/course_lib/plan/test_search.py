@@ -97,18 +97,18 @@ def test_the_reasons_are_counted_with_the_nearest_as_example():
         machine=CLUSTER.changed(disk=None, host=None, memory=5 * 10**6),
     )  # fmt: skip
     assert set(found.fallen) == {
-        "the model cannot be cut so", "the rows of a step do not divide over dp", "no disk",
-        "no link to the host", "more than a GPU's memory",
+        "the model cannot be sharded this way", "the rows of a step do not divide over dp",
+        "no disk", "no link to the host", "more than a GPU's memory",
     }  # fmt: skip
-    assert found.fallen["the model cannot be cut so"].count == 2
-    assert "3 key/value heads" in found.fallen["the model cannot be cut so"].example
-    assert "4 sequences a step are not shared out over 8 replicas" in (
+    assert found.fallen["the model cannot be sharded this way"].count == 2
+    assert "3 key/value heads" in found.fallen["the model cannot be sharded this way"].example
+    assert "4 sequences per step do not divide over 8 replicas" in (
         found.fallen["the rows of a step do not divide over dp"].example
     )
     short = found.fallen["more than a GPU's memory"]
     assert 0 < short.distance < 0.5 and "of 5.00 MB" in short.example
     across = searched(gpus=12, tokens=12 * 64, machine=CLUSTER.changed(gpus=6, memory=10**9))
-    assert "a node has 6 GPUs" in across.fallen["groups of tp lie across nodes"].example
+    assert "a node of 6 GPUs" in across.fallen["tp groups do not fit the nodes"].example
 
 
 # ---- nothing fits

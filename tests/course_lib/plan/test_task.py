@@ -18,12 +18,12 @@ from tests.course_lib.plan.parts import BERT, CLUSTER, CONSTANTS, task_of
 
 WRONG = [
     ({"gpus": 6}, r"--gpus 6 does not fill nodes of 4 GPUs: take 4 or 8"),
-    ({"tokens": 100}, r"--tokens 100 is no number of whole sequences .* take 64 or 128"),
+    ({"tokens": 100}, r"--tokens 100 is not a multiple of --length .* take 64 or 128"),
     ({"tokens": 10}, r"take 64$"),
     ({"gpus": -1}, r"--gpus -1 has to be 0 or more"),
     ({"length": 128, "tokens": 128}, r"--length 128 is longer than the 64 tokens"),
     ({"precision": "int8"}, r"--precision int8 is none of"),
-    ({"price": -1.0}, r"--price -1.0 of a GPU"),
+    ({"price": -1.0}, r"--price -1.0 per GPU"),
     ({"gpus": 10**9}, r"--gpus 1,000,000,000: more than 262,144 GPUs are not counted"),
     ({"tokens": 64 * 10**12}, r"--tokens 64,000,000,000,000: no step has more than"),
 ]
@@ -59,16 +59,16 @@ def test_a_machine_goes_through_its_file(tmp_path):
     assert (changed.memory, changed.across.bandwidth) == (4e10, 1e11)
     assert (changed.inside, changed.rates) == (plain.inside, plain.rates)
     for wrong, words in (
-        ('{"name": "x"}', "it lacks gpus, memory, rates, inside; or give"),
+        ('{"name": "x"}', "it lacks gpus, memory, rates, inside .or .like."),
         ("[]", "it has to hold an object"),
-        ("{", "it is no JSON"),
-        ('{"like": "dgx-a100", "colour": 1}', "it names colour; the figures are name, gpus"),
-        ('{"like": "dgx-a100", "gpus": "four"}', "gpus is 'four' and has to be a number above 0"),
-        ('{"like": "dgx-a100", "disk": -1}', "disk is -1 and has to be a number above 0"),
+        ("{", "it is not JSON"),
+        ('{"like": "dgx-a100", "colour": 1}', "it names colour, but the figures are name, gpus"),
+        ('{"like": "dgx-a100", "gpus": "four"}', "gpus is 'four', but has to be a number above 0"),
+        ('{"like": "dgx-a100", "disk": -1}', "disk is -1, but has to be a number above 0"),
         ('{"like": "dgx-a100", "across": {"width": 1}}', r"links \{.bandwidth., .latency.\}"),
     ):
         file.write_text(wrong)
-        with pytest.raises(ValueError, match=f"no file of a machine: .*{words}"):
+        with pytest.raises(ValueError, match=f"is not a file of a machine: .*{words}"):
             presets.cluster(str(file))
     file.write_text('{"like": "cray"}')
     with pytest.raises(ValueError, match="--machine cray is none of dgx-2h"):
@@ -97,14 +97,14 @@ def test_of_another_family_memory_and_work_are_counted(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(BERT))
     model = Model.read(tmp_path)
     assert model.config is None and model.shape.params > 10_000
-    with pytest.raises(ValueError, match=r"names no longest sequence .* say with --length"):
+    with pytest.raises(ValueError, match=r"states no longest sequence .* with --length"):
         Task.of(model, CLUSTER, CONSTANTS)
     task = Task.of(model, CLUSTER, CONSTANTS, length=64)
     found = search(task)
     assert {plan.place.tp for plan in found.plans} == {1}
     kept = model.kept(found.plans[0].setting.rows, 64, torch.float32)
     assert found.plans[0].needs.activations == kept.total
-    assert "model_type 'bert'" in found.fallen["the model cannot be cut so"].example
+    assert "model_type 'bert'" in found.fallen["the model cannot be sharded this way"].example
     assert {plan.setting.stage for plan in found.plans} == {0, 1, 2, 3}
     products = 2 * (4 * 32 * 32 + 2 * 32 * 64) + 32 * 32 + 100 * 32  # layers, and the head's two
     tokens = 8 * 64  # of a rank
@@ -136,7 +136,7 @@ def test_tensor_parallelism_of_another_family_costs_what_our_decoder_costs():
     mistral = Model(small("mistral-7b"))
     found = search(Task.of(mistral, CLUSTER, CONSTANTS, gpus=4, rows=2, length=64))
     assert {plan.place.tp for plan in found.plans} == {1, 2}
-    assert "2 of keys and values" in found.fallen["the model cannot be cut so"].example
+    assert "2 key/value heads" in found.fallen["the model cannot be sharded this way"].example
     assert found.task.tokens == 4 * 2 * 64
-    with pytest.raises(ValueError, match=r"--rows and --tokens both say"):
+    with pytest.raises(ValueError, match=r"--rows and --tokens both set"):
         Task.of(mistral, CLUSTER, CONSTANTS, rows=2, tokens=64)

@@ -46,7 +46,7 @@ def test_further_keys_are_kept_and_the_model_has_the_last_word():
     assert (told["bos_token_id"], told["note"], told["vocab_size"]) == (7, "kept", 41)
     assert "torch_dtype" not in told and told["dtype"] == "float32"
     assert to_transformers(LLAMA, torch.float32)["eos_token_id"] is None
-    with pytest.raises(CheckpointError, match="a gpt2's, and the model that is saved is a llama"):
+    with pytest.raises(CheckpointError, match="a gpt2's, but the saved model is a llama"):
         to_transformers(LLAMA, torch.float32, OLD_GPT2)
 
 
@@ -54,18 +54,18 @@ REFUSED = [
     (OLD_GPT2, {"model_type": "mistral"}, "model_type='mistral' is not a model of this course"),
     (OLD_GPT2, {"model_type": None}, "model_type=None"),
     (OLD_GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
-    (OLD_GPT2, {"scale_attn_weights": False}, "takes checkpoints with scale_attn_weights=True"),
-    (OLD_GPT2, {"activation_function": "relu"}, "activation_function='relu' is none of gelu_new"),
+    (OLD_GPT2, {"scale_attn_weights": False}, "Use checkpoints with scale_attn_weights=True"),
+    (OLD_GPT2, {"activation_function": "relu"}, "activation_function='relu' is not in gelu_new"),
     (OLD_GPT2, {"embd_pdrop": 0.2}, "resid_pdrop=0.1 and embd_pdrop=0.2 differ"),
-    (OLD_LLAMA, {"hidden_act": "gelu"}, "hidden_act='gelu' means another activation"),
+    (OLD_LLAMA, {"hidden_act": "gelu"}, "hidden_act='gelu' means an activation other"),
     (OLD_LLAMA, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling=.*linear"),
-    (OLD_LLAMA, {"rope_scaling": {"rope_type": "llama3"}}, "whose rope_type is 'default'"),
+    (OLD_LLAMA, {"rope_scaling": {"rope_type": "llama3"}}, "with rope_type 'default'"),
     (OLD_LLAMA, {"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters=.*yarn"),
     (OLD_LLAMA, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of each head"),
     (OLD_LLAMA, {"rope_parameters": {"full": {"rope_theta": 2.0}}}, "rope_parameters="),
-    (OLD_LLAMA, {"head_dim": 64}, "head_dim=64, and .* 4096 / 32 = 128 wide"),
+    (OLD_LLAMA, {"head_dim": 64}, "head_dim=64, but .* 4096 / 32 = 128"),
     (OLD_LLAMA, {"attention_bias": True}, "attention_bias=True and mlp_bias=False differ"),
-    (OLD_LLAMA, {"quantization_config": {"bits": 4}}, "take the checkpoint that was not quantized"),
+    (OLD_LLAMA, {"quantization_config": {"bits": 4}}, "Use the original checkpoint"),
     (OLD_LLAMA, {"num_attention_heads": 5}, "does not divide into heads=5"),
 ]
 
@@ -80,7 +80,7 @@ def test_a_trait_that_we_lack_is_refused_by_name(keys, other, said):
 def test_sizes_have_no_default(tmp_path):
     keys = {k: v for k, v in OLD_LLAMA.items() if not k.endswith("_size")}
     (tmp_path / "config.json").write_text(json.dumps(keys))
-    with pytest.raises(CheckpointError, match="say vocab_size, hidden_size, intermediate_size"):
+    with pytest.raises(CheckpointError, match="lacks vocab_size, hidden_size, intermediate_size"):
         read_config(tmp_path / "config.json")
     with pytest.raises(FileNotFoundError, match=r"config.json is missing"):
         read_config(tmp_path / "gone" / "config.json")
@@ -89,8 +89,8 @@ def test_sizes_have_no_default(tmp_path):
 def test_a_mix_of_both_families_is_neither():
     assert family(GPT2) == "gpt2" and family(THREE) == "llama"
     for config, said in [
-        (LLAMA.changed(norm="layer"), r"from llama's it differs in norm='layer' \(there 'rms'\)"),
-        (GPT2.changed(bias=False), r"from gpt2's it differs in bias=False \(there True\)"),
+        (LLAMA.changed(norm="layer"), r"it differs from llama's in norm='layer' \(there 'rms'\)"),
+        (GPT2.changed(bias=False), r"it differs from gpt2's in bias=False \(there True\)"),
         (GPT2.changed(kv_heads=1), r"kv_heads=1 \(there 5\)"),
     ]:
         with pytest.raises(CheckpointError, match=said):

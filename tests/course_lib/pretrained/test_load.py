@@ -145,7 +145,7 @@ def test_dtypes_and_frozen_parameters(tmp_path):
     change(single, large)
     from_pretrained(single, dtype=torch.bfloat16)
     with pytest.raises(
-        CheckpointError, match=r"2 numbers of lm_head.weight, .* up to 9e\+04, are t"
+        CheckpointError, match=r"2 elements of lm_head.weight, .* up to 9e\+04, are t"
     ):
         from_pretrained(single, dtype=torch.float16)
 
@@ -157,23 +157,23 @@ def cut_off(folder):
 
 C_FC = "transformer.h.1.mlp.c_fc.weight"
 BAD = {
-    "cut off": (cut_off, "should have .* so 1 of its 28 tensors are not whole"),
+    "cut off": (cut_off, "should have .* So 1 of its 28 tensors are incomplete"),
     "missing": (lambda f: change(f, lambda t: [t.pop(C_FC), t.pop("transformer.wpe.weight")]),
-                f"2 of the 28 tensors .* missing: {C_FC}, transformer.wpe.weight"),
+                f"lacks 2 of the 28 tensors .*: {C_FC}, transformer.wpe.weight"),
     "nothing known": (lambda f: change(f, lambda t: [t.clear(), t.update(x=torch.ones(1))]),
                       "28 of the 28 .* and 24 more"),
     "extra": (lambda f: change(f, lambda t: t.update({"transformer.h.2.ln_1.bias": torch.ones(9)})),
-              "1 tensors have no place in this model of 2 layers: transformer.h.2.ln_1.bias"),
+              r"1 tensors do not belong in this model of 2 layers \(transformer.h.2.ln_1.bias"),
     "misshapen": (lambda f: change(f, lambda t: t.update({C_FC: torch.ones(20, 12).double()})),
-                  rf"{C_FC} is \(20, 12\), and the model's config makes it \(20, 13\)$"),
+                  rf"{C_FC} is \(20, 12\), but the model's config needs \(20, 13\)$"),
     "transposed": (lambda f: change(f, lambda t: t.update({C_FC: t[C_FC].t().contiguous()})),
-                   "is it transposed"),
+                   "Is it transposed"),
     "whole numbers": (lambda f: change(f, lambda t: t.update({C_FC: t[C_FC].to(torch.int8)})),
-                      f"{C_FC} is stored as I8, and .* was the checkpoint quantized"),
+                      f"{C_FC} is stored as I8, but .* Was the checkpoint quantized"),
     "another family": (lambda f: shutil.copy(f.parent / "llama" / "config.json", f),
-                       "is a llama's, and the model is a gpt2"),
+                       "is a llama's, but the model is a gpt2"),
     "another epsilon": (lambda f: change_json(f, lambda t: t.update(layer_norm_epsilon=0.1)),
-                        r"the model differs from .* in epsilon=1e-05 \(there 0.1\); make it with"),
+                        r"the model differs from .* in epsilon=1e-05 \(there 0.1\); create it"),
     "an untied head": (lambda f: change_json(f, lambda t: t.update(tie_word_embeddings=False)),
                        r"tied=True \(there False\)"),
     "no config's JSON": (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
@@ -200,12 +200,12 @@ def test_models_that_cannot_be_filled(tmp_path):
         load(nn.DataParallel(GPT(GPT2)), folder)
     untied = GPT(GPT2)
     untied.head.weight = nn.Parameter(untied.head.weight.detach().clone())
-    with pytest.raises(CheckpointError, match=r"tied=True in the model's config, and .* two param"):
+    with pytest.raises(CheckpointError, match=r"tied=True in the model's config, but .* two param"):
         load(untied, folder)
-    with pytest.raises(TypeError, match="multiple_of says how to cut a model, and no mesh"):
+    with pytest.raises(TypeError, match="multiple_of describes sharding, but no mesh"):
         from_pretrained(folder, multiple_of=4)
     change_json(folder, lambda told: told.update(tie_word_embeddings=False))
-    with pytest.raises(CheckpointError, match=r"missing: lm_head.weight; if the head is the table"):
+    with pytest.raises(CheckpointError, match=r"model: lm_head.weight \(if the head is tied"):
         from_pretrained(folder)
 
 

@@ -82,7 +82,7 @@ def test_files_are_planned_by_size(tmp_path):
     }
     assert [list(one) for one in shards(kinds, 100)] == [["a", "b"], ["c"], ["d", "e"]]
     assert [list(one) for one in shards(kinds, 99)] == [["a"], ["b"], ["c"], ["d"], ["e"]]
-    with pytest.raises(CheckpointError, match="shard_bytes=0 has to be 1 or more"):
+    with pytest.raises(CheckpointError, match="shard_bytes=0 must be 1 or more"):
         shards(kinds, 0)
     model = model_of(LLAMA, dtype=torch.bfloat16)
     save(model, tmp_path / "many", shard_bytes=2000)
@@ -140,7 +140,7 @@ def replicas(me, folder):
 def test_of_two_replicas_one_is_written(pool, tmp_path):
     found = pool.run(4, replicas, str(tmp_path / "one"))
     assert [writers for _, writers in found] == [[0], [], [], []]
-    assert all("cut over 2 of 4 ranks" in refused for refused, _ in found)
+    assert all("sharded over 2 of 4 ranks" in refused for refused, _ in found)
     assert os.listdir(tmp_path) == ["one"]
     save(model_of(LLAMA, "replica 0"), tmp_path / "want")
     assert whole(tmp_path / "one") == whole(tmp_path / "want")
@@ -270,8 +270,8 @@ def test_places_that_are_no_checkpoints_are_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(here / "inner")
     before = whole(tmp_path)
     for name, match in [
-        ("file", "is a file; a checkpoint is a folder"),
-        ("home", "holds 1 files or folders and no checkpoint"),
+        ("file", "is a file, but a checkpoint is a folder"),
+        ("home", "holds 1 files or folders but no checkpoint"),
         ("here", "is where this program runs"),
     ]:
         with pytest.raises(CheckpointError, match=match):
@@ -287,10 +287,10 @@ def test_models_that_cannot_be_saved(tmp_path):
     untied = GPT(GPT2)
     untied.head.weight = nn.Parameter(untied.head.weight.detach().clone())
     for model, match in [
-        (untied, "its head and table are two parameters"),
-        (without_numbers(GPT2), "tokens.weight has no numbers yet"),
+        (untied, "but its head and table are two parameters"),
+        (without_numbers(GPT2), "tokens.weight has no elements yet"),
         (GPT(LLAMA.changed(norm="layer")), "neither GPT-2's nor Llama's"),
-        (nn.Linear(2, 3), "and this is a Linear"),
+        (nn.Linear(2, 3), "but this is a Linear"),
     ]:
         with pytest.raises(CheckpointError, match=match):
             save(model, tmp_path / "one")

@@ -294,7 +294,7 @@ def test_what_a_rank_has_left_is_found_by_session_environment_and_open_file(tmp_
         ("fork", "linux", "12.8", ""),
         ("fork", "darwin", "", "not safe on darwin"),
         ("", "linux", "", ""),
-        ("frok", "linux", "", "'frok': say fork or spawn"),
+        ("frok", "linux", "", "'frok' must be fork or spawn"),
     ],
 )
 def test_where_forking_is_not_safe_processes_are_started(monkeypatch, asked, platform, built, why):

@@ -184,7 +184,7 @@ def summed(me):
 def test_gradients_meet_whole_in_buckets_of_any_size(pool):
     for sizes, nothing in pool.run(3, summed):
         assert sizes == [[15], [7, 8]]
-        assert "has to hold something" in nothing
+        assert "must hold at least one byte" in nothing
 
 
 def refused(me):
@@ -200,8 +200,8 @@ def refused(me):
 
 def test_a_step_that_cannot_be_is_refused(pool):
     for found in pool.run(2, refused):
-        assert "one batch or more" in found[0]
-        assert "head is whole" in found[1]
+        assert "at least one batch" in found[0]
+        assert "head is not sharded" in found[1]
         assert "decay=-0.1" in found[2]
 
 

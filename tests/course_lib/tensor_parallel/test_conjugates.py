@@ -275,7 +275,7 @@ def test_calls_that_are_refused(pool):
         assert len(outside) in (6, 12) and all("not in the group" in one for one in outside)
         assert "after" in rest[0]
         assert "after='summed'" in rest[1] and "'replicated' if all ranks do the same" in rest[1]
-        assert "sizes=[6] do not cut that over 2 ranks" in rest[2]
+        assert "sizes=[6] do not split it over 2 ranks" in rest[2]
         assert "6 long" in rest[3] and "sizes=[3, 2]" in rest[3]
-        assert "one length, 0 or more, to each of 2 ranks" in rest[4]
+        assert "one length, 0 or more, for each of 2 ranks" in rest[4]
         assert "add up to 5" in rest[5]

@@ -399,18 +399,18 @@ def refused(me):
 def test_what_would_be_a_wrong_number_is_an_error(pool):
     for rank, (found, sent) in enumerate(pool.run(3, refused)):
         assert sent == 0
-        assert f"rank {rank}: of 12 logits over 3 ranks, this one has {4 * rank} to" in found[0]
-        assert "is 4, and got 12. Those are all" in found[0]
+        assert f"rank {rank} has the logits {4 * rank} to" in found[0]
+        assert "is 4, but got 12. Those are all" in found[0]
         assert "too high by log 3" in found[0] and "torch's cross_entropy" in found[0]
         assert "Those are all" in found[1]
-        assert "got 3. Was the head cut by another rule" in found[2]
-        assert "need targets of shape (5,), and got (4,)" in found[3]
-        assert "padded=11 has to be at least vocabulary=12" in found[4]
-        assert "reduction='avg' is none of mean, sum, none" in found[5]
-        assert "label_smoothing=1.5 has to lie from 0 to 1" in found[6]
+        assert "got 3. Was the head sharded by a different rule" in found[2]
+        assert "need targets of shape (5,), but got (4,)" in found[3]
+        assert "padded=11 must be at least vocabulary=12" in found[4]
+        assert "reduction='avg' is not among mean, sum, none" in found[5]
+        assert "label_smoothing=1.5 must be from 0 to 1" in found[6]
         assert "not in the group" in found[7]
         assert "1 targets are out of range, the first of them -100" in found[8]
         for one, wrong in zip(found[9:12], (12, -1, 10**12), strict=True):
-            assert f"2 targets are out of range, the first of them {wrong}: words are 0" in one
+            assert f"2 targets are out of range, the first of them {wrong}. Entries are 0" in one
             assert "to 11, and ignore_index is -100" in one
         assert "the first of them 12" in found[12]

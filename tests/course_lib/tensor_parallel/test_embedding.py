@@ -110,10 +110,12 @@ def refused(me):
 def test_what_is_no_word_or_cannot_be_cut_is_refused(pool):
     for rank, found in enumerate(pool.run(3, refused)):
         assert (
-            f"rank {rank}: 2 ids are out of range, the first of them 10: words are 0 to 9"
+            f"rank {rank}: 2 ids are out of range, the first of them 10, but entries are 0 to 9"
             in (found[0])
         )
         assert "1 ids are out of range, the first of them -1" in found[1]
-        assert "a vocabulary of 2 words cannot be cut over 3 ranks: 1 of them would" in found[2]
-        assert "multiple_of=0" in found[3] and "cut already" in found[4]
+        assert (
+            "a vocabulary of 2 entries cannot be sharded over 3 ranks, because 1 would" in found[2]
+        )
+        assert "multiple_of=0" in found[3] and "sharded already" in found[4]
         assert "not in the group" in found[5] and "not in the group" in found[6]

@@ -190,8 +190,8 @@ def refused(me):
 
 def test_what_does_not_fit_is_refused(pool):
     for rank, found in enumerate(pool.run(3, refused)):
-        assert f"rank {rank}: of 12 logits over 3 ranks, this one has {4 * rank} to" in found[0]
-        assert "and got 12. Those are all" in found[0] and "got (4, 3)" in found[1]
-        assert "need targets of shape (5,), and got (4,)" in found[2]
+        assert f"rank {rank} has the logits {4 * rank} to" in found[0]
+        assert "but got 12. Those are all" in found[0] and "got (4, 3)" in found[1]
+        assert "need targets of shape (5,), but got (4,)" in found[2]
         assert "2 targets are out of range, the first of them 12" in found[3]
-        assert "'avg' is none of" in found[4] and "label_smoothing=-0.1" in found[5]
+        assert "'avg' is not among" in found[4] and "label_smoothing=-0.1" in found[5]

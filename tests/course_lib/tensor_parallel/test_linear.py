@@ -178,10 +178,10 @@ def refused(me):
 
 def test_wrong_inputs_are_named(pool):
     for rank, found in enumerate(pool.run(2, refused)):
-        assert f"rank {rank}: a column-parallel layer takes the whole input, 6 wide" in found[0]
+        assert f"rank {rank}: a column-parallel layer takes the full input, 6 wide" in found[0]
         assert "got 3" in found[0] and "gather_output=True" in found[0] and "got 5" in found[1]
-        assert "3 wide, and got 6" in found[2] and "split_input=True" in found[2]
+        assert "3 wide, but got 6" in found[2] and "split_input=True" in found[2]
         assert "got 2" in found[3] and "same rule as this layer's weight" in found[3]
-        assert "6 wide, and got 3" in found[4] and "leave split_input out" in found[4]
-        assert all("cut already" in one for one in found[5:7]) and "a Bilinear" in found[7]
+        assert "6 wide, but got 3" in found[4] and "leave split_input out" in found[4]
+        assert all("sharded already" in one for one in found[5:7]) and "a Bilinear" in found[7]
         assert "rank order" in found[8] and "torch.chunk" in found[9]

@@ -64,8 +64,8 @@ def test_what_one_rank_refuses_is_refused_on_all(pool, world):
     first = answers[0][0]
     assert "conjugates.gather(…, after='replicated')" in first["tokens"]
     assert "conjugates.gather" in first["logits' tokens"]
-    assert "padded to another length (padded=)?" in first["padding"]
-    assert "padded to another length (padded=)?" in first["head"]
+    assert "padded to a different length (padded=)?" in first["padding"]
+    assert "padded to a different length (padded=)?" in first["head"]
 
 
 def kinds(me):
@@ -81,6 +81,6 @@ def kinds(me):
 
 def test_targets_that_are_no_ids_and_logits_that_are_are_refused(pool):
     for found in pool.run(2, kinds):
-        assert "int64 (or int32), and these are torch.float32; a target that is" in found[0]
+        assert "int64 (or int32), but these are torch.float32; targets with" in found[0]
         assert "these are torch.int8" in found[1] and "these are torch.bool" in found[3]
-        assert "takes logits of a floating-point dtype, and these are torch.int64" in found[2]
+        assert "takes logits of a floating-point dtype, but these are torch.int64" in found[2]

@@ -120,17 +120,17 @@ def test_what_is_handed_over_by_mistake_is_named(pool):
     answers = pool.run(2, mistakes)
     assert answers[0][0] == answers[1][0]
     found, outside = answers[1]
-    assert "a ProcessGroup and has to be a DeviceMesh" in found["group for a mesh"]
+    assert "a ProcessGroup but must be a DeviceMesh" in found["group for a mesh"]
     assert "DeviceMesh.from_group(group" in found["group for a mesh"]
-    assert "a NoneType and has to be a DeviceMesh" in found["no mesh"]
-    assert "this is a Linear. Cut another model" in found["other model"]
+    assert "a NoneType but must be a DeviceMesh" in found["no mesh"]
+    assert "this is a Linear. Shard a different model" in found["other model"]
     for name in ("mesh for a group", "axis for a group"):
-        assert "this is a DeviceMesh; of a mesh, pass one axis" in found[name]
-    assert "a column-parallel layer takes activations, and got torch.int64" in found["ids"]
+        assert "this is a DeviceMesh. For a mesh, pass one axis" in found[name]
+    assert "a column-parallel layer takes activations, but got torch.int64" in found["ids"]
     assert "a row-parallel layer takes activations" in found["ids in rows"]
-    assert "holds torch.float32 and got torch.float64" in found["double"]
-    assert "takes a tensor, and got a list" in found["list"]
-    assert "and these are torch.float32" in found["activations"]
+    assert "holds torch.float32 but got torch.float64" in found["double"]
+    assert "takes a tensor, but got a list" in found["list"]
+    assert "but these are torch.float32" in found["activations"]
     assert "torch.bool" in found["mask"] and "torch.int16" in found["short ids"]
     assert "rank 1 is not in this mesh of ranks [0]" in outside
 

@@ -51,10 +51,10 @@ def test_every_query_head_has_one_rank_and_its_key_value_head_beside_it(placed):
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "n", "words"),
     [
-        (3, 3, 4, "3 heads cannot be spread over 4 ranks: 1 of them would have no head"),
-        (6, 4, 2, "6 query heads cannot be shared out over 4 key/value heads"),
+        (3, 3, 4, "3 heads cannot be distributed over 4 ranks, because 1 of them would have none"),
+        (6, 4, 2, "6 query heads cannot be divided among 4 key/value heads"),
         (6, 2, 3, "2 key/value heads cannot be shared by 3 ranks: 3 is not a multiple of 2"),
-        (6, 0, 2, "6 query heads cannot be shared out over 0"),
+        (6, 0, 2, "6 query heads cannot be divided among 0"),
     ],
 )
 def test_heads_that_cannot_be_placed_are_named(heads, kv_heads, n, words):

@@ -212,7 +212,7 @@ def refused(call, *args, **options):
 def test_in_step_names_the_rank_that_strayed(pool, odd):
     got = pool.run(3, steps_of, odd)
     for said in got:
-        start = f"RuntimeError: the shared random stream of rank {odd} (CPU) is not"
+        start = f"RuntimeError: the shared random stream of rank {odd} (CPU) differs"
         assert said[0].startswith(start)
         assert "this group of 3" in said[0] and "seed_all" in said[0]
         assert "rank 1 (" in said[1] and "rank 2 (" in said[1] and "rank 0" not in said[1]
@@ -256,8 +256,11 @@ def wrong_calls(me):
 def test_calls_that_are_refused(pool):
     for said in pool.run(2, wrong_calls):
         assert "not in the group" in said[0] and "not in the group" in said[1]
-        assert all("say all three" in one for one in said[2:5])
-        assert "private(start=7): a dim of 6" in said[5] and "private(start=-1)" in said[6]
+        assert all("pass all three" in one for one in said[2:5])
+        assert (
+            "private(start=7) is outside of a dim of 6" in said[5]
+            and "private(start=-1)" in said[6]
+        )
         assert "replica=-1" in said[7]
 
 

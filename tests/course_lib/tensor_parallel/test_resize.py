@@ -87,7 +87,7 @@ def test_old_rows_stay_and_new_ones_are_near_their_mean():
 def test_fewer_words_are_refused_while_ids_name_them():
     model = grown(PLANS[0][0])
     kept = copy.deepcopy(model)
-    with pytest.raises(ValueError, match=r"smaller than the 70 words .* used= does not say"):
+    with pytest.raises(ValueError, match=r"smaller than the 70 entries .* used= is not set"):
         resize(model, 65)
     with pytest.raises(ValueError, match=r"68 of them are in use: an id from 65 on"):
         resize(model, 65, used=68)
@@ -99,10 +99,12 @@ def test_fewer_words_are_refused_while_ids_name_them():
 def other_sizes(me):
     torch.manual_seed(1)
     model = parallelize(GPT(PLANS[0][0]), ranks.mesh(me, dp=1, tp=me.world))
-    with pytest.raises(ValueError, match=r"rank \d: the ranks ask for other sizes .*\[71, 0\]"):
+    with pytest.raises(ValueError, match=r"rank \d: the ranks request different sizes .*\[71, 0\]"):
         resize(model, 70 + me.rank)
     assert model.tokens.vocabulary == OLD
-    with pytest.raises(ValueError, match="a vocabulary of 1 words cannot be cut over 2 ranks"):
+    with pytest.raises(
+        ValueError, match="a vocabulary of 1 entries cannot be sharded over 2 ranks"
+    ):
         resize(model, 1, used=1)
 
 

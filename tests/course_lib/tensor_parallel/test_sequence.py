@@ -374,5 +374,5 @@ def test_what_the_plan_cannot_know_is_refused(pool):
         assert "before the backward of this one had recomputed it" in found[0]
         assert "a layer that gathers tokens takes this rank's 3 of 9 tokens" in found[1]
         assert "this layer takes this rank's 2 of 6 tokens along dim 1" in found[2]
-        assert "sequence=True needs the whole model" in found[3]
-        assert "cut already" in found[4]
+        assert "sequence=True needs the full model" in found[3]
+        assert "sharded already" in found[4]

@@ -21,7 +21,7 @@ from tests.course_lib.train.conftest import COURSE, STEPS, ended
 
 pytestmark = pytest.mark.own_ranks("those of course train")
 
-BEFORE = "to go on from the one before it, write step-000009 into"
+BEFORE = "to continue from the previous one, write step-000009 into"
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def flip(path: Path, at: float = 0.5) -> None:
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
-        (b"\xff\xfe\x00", "names '��\\x00', and no whole checkpoint is there"),
-        (b"step-000010\n", "names 'step-000010', and no whole checkpoint"),
-        (b"x" * 100_000, f"names {'x' * 60!r}, and"),
-        (None, "which names the last checkpoint, cannot be read: No such file or directory"),
-        ("folder", "cannot be read: Is a directory"),
+        (b"\xff\xfe\x00", "names '��\\x00', which is no complete checkpoint"),
+        (b"step-000010\n", "names 'step-000010', which is no complete"),
+        (b"x" * 100_000, f"names {'x' * 60!r}, which"),
+        (None, "which names the last checkpoint, cannot be read (No such file or directory)"),
+        ("folder", "cannot be read (Is a directory)"),
     ],
 )
 def test_a_latest_that_names_none(run, raw, text):
@@ -66,12 +66,12 @@ def test_a_latest_that_names_none(run, raw, text):
         latest.write_bytes(raw)
     message = refused(run)
     assert f"{latest}" in message and text in message
-    assert "Whole ones: step-000009, step-000012; write the name of one of them" in message
+    assert "are complete: step-000009, step-000012. Write the name of one into" in message
 
 
 def test_a_run_that_has_lost_its_latest_is_not_begun_anew(run):
     (run / "checkpoints" / "latest").unlink()
-    with pytest.raises(ValueError, match="holds a run with checkpoints; go on with it"):
+    with pytest.raises(ValueError, match="holds a run with checkpoints; continue it"):
         resolve(parse(["--out", str(run)]), 2)
 
 
@@ -95,12 +95,12 @@ def changed(key: str, value: object):
 
 RECORDS = {
     "cut off": (lambda text: text[:300], "cannot be read as JSON"),
-    "another value": (changed("options.lr", 0.5), "is damaged, or its line in SHA"),
-    "another form": (changed("form", 1), "is of form 1, and this course_lib reads form 3"),
+    "another value": (changed("options.lr", 0.5), "or its line in SHA256SUMS is damaged"),
+    "another form": (changed("form", 1), "has format 1, but this course_lib reads format 3"),
     "no engine": (changed("engine", ...), "it lacks engine"),
-    "another step": (changed("step", 11), "step is 11, and the folder is named step"),
-    "an option less": (changed("options.lr", ...), "its options lack lr"),
-    "an option more": (changed("options.rate", 1), "its options have, and a run has not, rate"),
+    "another step": (changed("step", 11), "is of step 11, but its folder is step"),
+    "an option less": (changed("options.lr", ...), "the options lack lr"),
+    "an option more": (changed("options.rate", 1), "the options contain the unknown rate"),
 }
 
 
@@ -121,9 +121,9 @@ def test_a_record_that_says_something_else(run, name):
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"hidden": ...}, "its config: it lacks hidden"),
-        ({"hiden": 24}, "its config: a config has no key 'hiden'"),
-        ({"heads": 5}, "its config: hidden=24 does not divide into heads=5"),
+        ({"hidden": ...}, ", config: it lacks hidden"),
+        ({"hiden": 24}, ", config: a config has no key 'hiden'"),
+        ({"heads": 5}, ", config: hidden=24 does not divide into heads=5"),
     ],
 )
 def test_a_config_that_is_none(run, config, text):
@@ -159,7 +159,7 @@ def test_a_run_that_has_lost_its_curve_begins_another(run):
     (run / "loss.csv").unlink()
     done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "loss.csv holds no line up to step 12: the curve begins after it" in done.stdout
+    assert "loss.csv has no line up to step 12, so it starts after that" in done.stdout
     assert [point.step for point in read(run / "loss.csv")] == [STEPS + 1]
 
 
@@ -168,7 +168,7 @@ def test_a_finished_run_says_that_it_is_and_how_to_go_on(run):
     done = ended(COURSE, "--resume", "--out", run)
     assert (done.returncode, done.stderr) == (0, "")
     assert (
-        f"the run in {run} is finished: it stands at step 12 of 12; to go on, take --steps above 12"
+        f"the run in {run} is finished (it is at step 12 of 12); to continue, set --steps above 12"
         in done.stdout
     )
     assert done.stdout.splitlines()[-1].endswith(f"checkpoint in {run}/checkpoints/step-000012")
@@ -191,12 +191,12 @@ def curve(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        (b"\n3,", b"\nthree,", "line 4: 'three,"),
-        (b"\n3,", b"\n3,7,", "should be 6 numbers"),
-        (b"\n3,", b"\n", "line 4: '0.3"),
-        (b"\n3,0.3", b"\n3,1e999", "a number in it is not finite"),
-        (b"\n3,", b"\n4,", "line 4: step 4 comes after step 2"),
-        (b"step,", b"stop,", f"its first line should be {','.join(COLUMNS)}"),
+        (b"\n3,", b"\nthree,", "line 4 is not a line of a loss curve ('three,"),
+        (b"\n3,", b"\n3,7,", "must be 6 numbers"),
+        (b"\n3,", b"\n", "line 4 is not a line of a loss curve ('0.3"),
+        (b"\n3,0.3", b"\n3,1e999", "a number is not finite"),
+        (b"\n3,", b"\n4,", "line 4, has step 4 after step 2"),
+        (b"step,", b"stop,", f"whose first line is {','.join(COLUMNS)}"),
     ],
 )
 def test_a_damaged_line_of_the_curve_is_named(curve, old, new, text):
@@ -208,7 +208,7 @@ def test_a_damaged_line_of_the_curve_is_named(curve, old, new, text):
             use(curve)
         message = str(caught.value)
         assert str(curve) in message
-        assert "move the file away and go on: the curve then begins anew" in message
+        assert "restore the file, or move it away and continue with a new curve" in message
     assert curve.read_bytes() == harmed
 
 
@@ -217,10 +217,10 @@ def test_a_curve_that_is_not_the_checkpoint_s(curve):
     assert Curve(curve, 6, digest).whole
     text = curve.read_text()
     curve.write_text(text.replace("3,0.33", "3,0.34"))
-    with pytest.raises(ValueError, match="lines up to step 6 are not those that were written"):
+    with pytest.raises(ValueError, match="has changed in the lines up to step 6"):
         Curve(curve, 6, digest)
     curve.write_text("".join(text.splitlines(keepends=True)[:5]))
-    with pytest.raises(ValueError, match="ends at step 4, and the checkpoint is of step 6"):
+    with pytest.raises(ValueError, match="ends at step 4, but the checkpoint is of step 6"):
         Curve(curve, 6, digest)
     curve.unlink()
     assert not Curve(curve, 6, digest).whole

@@ -34,7 +34,7 @@ def test_a_folder_has_one_holder_who_is_named(tmp_path):
         Lock(out, 1)
     message = str(caught.value)
     assert f"--out {out} is in use by another run, process {os.getpid()} on " in message
-    assert "and its 4 rank(s), since 20" in message and "name another --out, or end that" in message
+    assert "and its 4 rank(s), since 20" in message and "name a different --out" in message
     first.release()
     assert not (tmp_path / "a").exists()  # nothing was put into it
     second = Lock(out, 1)
@@ -128,7 +128,7 @@ def test_all_ranks_hear_who_holds_the_folder(pool, tmp_path):
     assert pool.run(2, entered, str(tmp_path / "run")) == [str(tmp_path / "run")] * 2
     (tmp_path / "file").touch()
     for message in pool.run(2, all_refused, str(tmp_path / "file" / "run")):
-        assert "Not a directory; name a folder to write into" in message
+        assert "Not a directory. Name a writable folder" in message
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
@@ -149,8 +149,8 @@ def test_a_signal_before_there_is_a_group_says_that_nothing_was_trained(tmp_path
     printed, complaints = run.communicate(timeout=LIMIT)
     assert (run.returncode, printed) == (128 + number, "")
     assert complaints == (
-        f"course train: ended by {number.name} while the ranks were being started, so nothing was "
-        f"trained. There is no checkpoint in {out}: start again\n"
+        f"course train: ended by {number.name} while the ranks were starting, so nothing was "
+        f"trained. There is no checkpoint in {out}, so start again\n"
     )
     assert not out.exists() and not processes(str(out))
 
@@ -160,7 +160,7 @@ def test_a_rank_killed_before_the_first_checkpoint_is_not_told_to_go_on(tmp_path
     out = tmp_path / "run"
     done = ended(COURSE, "--tp", 2, *SMALL, "--steps", 9, "--out", out, fault="kill:2:1")
     assert done.returncode == 1
-    assert done.stderr.endswith(f"There is no checkpoint in {out}: start again\n")
+    assert done.stderr.endswith(f"There is no checkpoint in {out}, so start again\n")
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=["the launcher", "all"])
@@ -213,4 +213,4 @@ def test_the_cause_is_told_in_whatever_order_ranks_end(ended, capsys):
     ranks.signals, ranks.early, ranks.unheard, ranks.out = [], False, False, None
     ranks.ended, ranks.printed = ended, [io.BytesIO() for _ in ended]
     assert ranks._outcome() == 1
-    assert capsys.readouterr().err.startswith("course train: rank 1 was ended by SIGKILL; ")
+    assert capsys.readouterr().err.startswith("course train: rank 1 was ended by SIGKILL, so ")

@@ -25,8 +25,8 @@ def destroyed(me, folder: str, argv: list) -> str:
 @pytest.mark.parametrize("every", ["1", "50"])
 def test_destroyed_weights_are_not_saved(pool, tmp_path, every):
     for message in pool.run(2, destroyed, str(tmp_path / "run"), ["--validate-every", every]):
-        assert message.startswith("step 1: the validation loss is nan after it; nothing of it is")
-        assert "Begin a run anew with a smaller --lr" in message
+        assert message.startswith("step 1: the validation loss is nan after this step, and")
+        assert "Start a new run with a smaller --lr" in message
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -52,12 +52,12 @@ def test_a_full_disk_is_said_with_what_is_there_to_go_on_from(pool, tmp_path):
     (messages,) = pool.run(1, full, str(tmp_path))
     saved = tmp_path / "a" / "checkpoints" / "step-000002"
     assert messages[0] == (
-        f"step 3: {tmp_path}/a/loss.csv could not be written: No space left on device; {saved} "
-        "stays: make room, and go on from it with --resume"
+        f"step 3: {tmp_path}/a/loss.csv could not be written (No space left on device). "
+        f"Free disk space, and continue from {saved} with --resume"
     )
     assert messages[1].startswith("step 2 could not be saved: ")
     assert messages[1].endswith(
-        "there is no checkpoint yet: make room, or name another --out, and begin again"
+        "There is no checkpoint yet; free disk space or name a different --out"
     )
     assert not (tmp_path / "b" / "checkpoints").exists()
 

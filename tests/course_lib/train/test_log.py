@@ -49,13 +49,13 @@ def test_a_logs_lines_are_stretches_of_steps_from_where_it_went_on():
     assert stretches(lines) == [Stretch(30, 10, 100.0)]
     again = [*log((30, 100, 0.1)), "going on after step 25, from x", *log((30, 50, 0.1))]
     assert stretches(again)[-1] == Stretch(30, 5, 50.0)
-    with pytest.raises(ValueError, match="step 10 comes after step 30: two runs"):
+    with pytest.raises(ValueError, match="step 10 follows step 30, so this log has two runs"):
         stretches(log((30, 100, 0.1), (10, 100, 0.1)))
 
 
 def test_a_log_without_a_speed_is_refused():
     for lines, skip in (([], 0), (["loss 4.2"], 0), (log((1, 100, 0.1)), 1)):
-        with pytest.raises(ValueError, match="hand over what `course train` prints"):
+        with pytest.raises(ValueError, match="Pass the output of `course train`"):
             mfu_of_log(lines, CONFIG, 16, 1e9, skip=skip)
 
 

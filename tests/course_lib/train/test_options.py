@@ -24,17 +24,19 @@ WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
     "an opposite": (["--no-pak"], 1, "did you mean --no-pack?"),
     "a word of its own": (["extra"], 1, "there is no option extra"),
-    "not finite": (["--lr", "nan"], 1, "--lr nan has to be a finite number, 0 or more"),
-    "below its bound": (["--rows", "0"], 1, "--rows 0 has to be 1 or more"),
-    "no time": (["--timeout", "0"], 1, "--timeout 0.0 has to be above 0"),
+    "not finite": (["--lr", "nan"], 1, "--lr nan must be a finite number, 0 or more"),
+    "below its bound": (["--rows", "0"], 1, "--rows 0 must be 1 or more"),
+    "no time": (["--timeout", "0"], 1, "--timeout 0.0 must be above 0"),
     "more time than there is": (["--timeout", "1e300"], 1, "at most 864000 seconds"),
-    "a vocabulary of bytes": (["--vocabulary", "257"], 1, "--vocabulary 257 has to be above 257"),
+    "a vocabulary of bytes": (["--vocabulary", "257"], 1, "--vocabulary 257 must be above 257"),
     "ranks left over": (["--tp", "2"], 3, "--tp 2 does not divide the 3 rank(s)"),
     "heads that do not divide": (["--hidden", "30"], 1, "hidden=30 does not divide into heads=4"),
-    "more ranks than heads": (["--tp", "8"], 8, "--tp 8: 4 heads cannot be spread over 8 ranks"),
-    "micro-batches": (["--rows", "8", "--accumulate", "3"], 1, "--rows 8 cannot be cut into"),
-    "a replica without rows": (["--rows", "3"], 4, "leave some of the 4 replicas without a row"),
-    "nowhere to go on": (["--resume"], 1, "--resume goes on with the run in a folder"),
+    "more ranks than heads": (
+        ["--tp", "8"], 8, "--tp 8: 4 heads cannot be distributed over 8 ranks",
+    ),
+    "micro-batches": (["--rows", "8", "--accumulate", "3"], 1, "--rows 8 cannot be divided into"),
+    "a replica without rows": (["--rows", "3"], 4, "leaves some of the 4 replicas without a row"),
+    "nowhere to go on": (["--resume"], 1, "--resume continues the run in a folder"),
     "nothing to go on with": (["--resume", "--out", "/nowhere"], 1, "no checkpoint in /nowhere"),
     "a size of a model that has one": (
         ["--from", "x", "--hidden", "8"], 1, "--hidden is a size of a new model",
@@ -44,34 +46,34 @@ WRONG = {
         ["--dtype", "bfloat16"], 1, "there is no option --dtype; did you mean --precision?",
     ),
     "a stage for nothing to offload": (
-        ["--offload", "cpu"], 2, "--stage 0 --offload cpu: offload does not go with stage 0",
+        ["--offload", "cpu"], 2, "--stage 0 --offload cpu: offload cannot be used with stage 0",
     ),
     "units below stage 3": (
-        ["--stage", "2", "--units", "blocks"], 2, "--units blocks is of stage 3, where parameters",
+        ["--stage", "2", "--units", "blocks"], 2, "--units blocks needs stage 3, where parameters",
     ),
     "fast and lean": (["--fast", "--lean"], 2, "not allowed with argument --fast"),
     "parameters that stay where they are": (
         ["--stage", "2", "--offload", "cpu", "--no-offload-parameters"], 2,
-        "--no-offload-parameters is of stage 3",
+        "--no-offload-parameters needs stage 3",
     ),
     "neither goes": (
         ["--stage", "3", "--offload", "cpu", "--no-offload-optimizer", "--no-offload-parameters"],
-        2, "nothing is offloaded; leave one of the two out",
+        2, "leaves nothing to offload; omit one of the two",
     ),
     "a folder for no file": (
         ["--stage", "3", "--offload", "cpu", "--offload-folder", "x"], 2,
-        "--offload-folder x is for files, and this is --offload cpu",
+        "--offload-folder x is for files, but this is --offload cpu",
     ),
     "no such unit": (
         ["--stage", "3", "--units", "blocks.*,blok"], 2,
-        "--units blok: no module of the model has that name. It has blocks, dropout, head, norm,",
+        "--units blok matches no module of the model. It has blocks, dropout, head, norm,",
     ),
     "a unit in a unit": (
-        ["--stage", "3", "--units", "blocks,blocks.0.mlp"], 2, "lies inside another of the named",
+        ["--stage", "3", "--units", "blocks,blocks.0.mlp"], 2, "is inside a different named module",
     ),
     "nothing left to train on": (["--held-back", "1"], 1, "--held-back 1.0 leaves nothing"),
-    "two beginnings": (["--resume", "--out", "x", "--from", "y"], 1, "leave one of them out"),
-    "other ranks than there are": (["--ranks", "3"], 2, "was started with 2 rank(s); leave it out"),
+    "two beginnings": (["--resume", "--out", "x", "--from", "y"], 1, "omit one of them"),
+    "other ranks than there are": (["--ranks", "3"], 2, "does not match this run of 2 rank(s)"),
 }  # fmt: skip
 
 
@@ -111,7 +113,7 @@ def test_no_ranks_are_as_many_as_one_model_is_sharded_over():
     assert launch._count(parse(["--ranks", "0", "--tp", "3"])) == 3
     assert launch._count(parse(["--ranks", "2", "--tp", "2"])) == 2
     for wrong in ("-1", "1025"):
-        with pytest.raises(Refused, match=f"--ranks {wrong} has to be a whole number from 0 to"):
+        with pytest.raises(Refused, match=f"--ranks {wrong} must be an integer from 0 to"):
             launch._count(parse(["--ranks", wrong]))
 
 
@@ -211,7 +213,7 @@ def test_a_precision_that_the_device_lacks(monkeypatch):
         raise RuntimeError('"LayerNormKernelImpl" not implemented for Half')
 
     monkeypatch.setattr(torch.nn.functional, "layer_norm", lacking)
-    with pytest.raises(Refused, match="--precision float16: the cpu of this rank lacks it"):
+    with pytest.raises(Refused, match="--precision float16 is not supported by the cpu"):
         check_precision("float16", torch.device("cpu"))
 
 
@@ -223,7 +225,7 @@ def test_a_precision_that_the_device_lacks(monkeypatch):
         ('{"sequence": 1}', "--no-sequence: ignored explicit argument '1'"),
         ('{"out": null}', "'out' cannot be null in a file"),
         ("[1]", "holds a JSON list"),
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
     ],
 )
 def test_a_file_that_says_something_wrong_is_refused(tmp_path, text, said):
@@ -264,8 +266,8 @@ def test_going_on_takes_what_was_typed_then(tmp_path):
 @pytest.mark.parametrize(
     ("more", "world", "said"),
     [
-        (["--hidden", "64"], 2, "--hidden 64 is not what"),
-        (["--lr", "0.1"], 2, "was trained with, --lr 0.5"),
+        (["--hidden", "64"], 2, "--hidden 64 differs from"),
+        (["--lr", "0.1"], 2, "was trained with --lr 0.5"),
     ],
 )
 def test_going_on_otherwise_is_refused(tmp_path, more, world, said):

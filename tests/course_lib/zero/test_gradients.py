@@ -262,7 +262,7 @@ def reentrant(me, stage):
 @pytest.mark.parametrize("stage", [0, 2])
 def test_a_backward_inside_a_backward_is_refused(pool, stage):
     for one in pool.run(2, reentrant, stage):
-        assert "a backward runs inside another one" in one and "use_reentrant=False" in one
+        assert "a backward pass runs inside a second one" in one and "use_reentrant=False" in one
 
 
 def two_models(me, stage):
@@ -322,15 +322,15 @@ def misused(me, stage):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_what_would_train_something_else_is_refused(pool, stage):
     for found in pool.run(2, misused, stage):
-        assert "backward twice without a step" in found["twice"]
-        assert "after every 2 of them" in found["twice"]
+        assert "backward was called twice without a step" in found["twice"]
+        assert "updates every 2 calls" in found["twice"]
         assert "for some micro-batches" in found["tokens"]
-        assert "tokens=-1 has to be 0 or more" in found["negative"]
+        assert "tokens=-1 must be 0 or more" in found["negative"]
         assert "got a tensor of shape (2,)" in found["shape"]
         assert "of shape () without a graph" in found["graph"]
         assert "got a float" in found["number"]
-        assert "first.bias came to the model, or began to be trained, after" in found["thawed"]
-        assert "late came to the model" in found["added"]
+        assert "first.bias were added to the model, or unfrozen, after" in found["thawed"]
+        assert "late were added to the model" in found["added"]
         assert "call engine.backward(loss), not loss.backward()" in found["past"]
 
 

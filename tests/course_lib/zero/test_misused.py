@@ -165,7 +165,7 @@ def at_stage_0(me):
 
 def test_at_stage_0_gradients_are_the_users_own(pool):
     for reason in pool.run(2, at_stage_0):
-        assert "have still to be divided by tokens" in reason
+        assert "must still be divided by tokens" in reason
 
 
 def past(me, stage):
@@ -186,7 +186,7 @@ def past(me, stage):
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_bare_backward_is_dropped_by_zero_grad(pool, stage):
     for reasons in pool.run(2, past, stage):
-        assert all("engine.zero_grad() drops what came" in reason for reason in reasons)
+        assert all("engine.zero_grad() drops these gradients" in reason for reason in reasons)
 
 
 def moved(me, stage):
@@ -203,7 +203,7 @@ def test_a_model_that_has_another_dtype_since_is_refused(pool, stage):
     for reasons in pool.run(2, moved, stage):
         for reason in reasons:
             where = "cuda:0" if torch.cuda.is_available() else "cpu"
-            assert f"is torch.float64 on {where}, and was torch.float32 on {where} when" in reason
+            assert f"is torch.float64 on {where}, but was torch.float32 on {where} when" in reason
             assert "precision=" in reason
 
 
@@ -245,10 +245,10 @@ def test_what_no_engine_can_follow_is_refused_by_name(pool):
     for reasons in pool.run(2, refused):
         assert "no option 'acumulate'; did you mean 'accumulate'?" in reasons["typo"]
         assert "no option 'zebra'. It takes" in reasons["nonsense"]
-        assert "persist is of stage 3, and this is stage 1" in reasons["of stage 3"]
+        assert "persist is only for stage 3, but this is stage 1" in reasons["of stage 3"]
         assert "the mesh is a ProcessGroup" in reasons["group"] and "from_group" in reasons["group"]
         assert "the mesh is a NoneType" in reasons["nothing"]
-        assert "precision='int8' is none of" in reasons["dtype"]
+        assert "precision='int8' must be one of" in reasons["dtype"]
         assert "weight was made under torch.inference_mode()" in reasons["inference"]
 
 

@@ -168,7 +168,7 @@ def test_the_scale_doubles_and_halves():
 @pytest.mark.cpu("no tensor is made")
 @pytest.mark.parametrize("wrong", [{"value": 0.5}, {"window": 0}, {"patience": 0}, {"least": 0.0}])
 def test_a_scale_that_cannot_be_is_refused(wrong):
-    assert "value has to be at least `least`" in said(ValueError, LossScale, **wrong)
+    assert "value must be at least `least`" in said(ValueError, LossScale, **wrong)
 
 
 @pytest.mark.cpu("no tensor is made")
@@ -182,7 +182,7 @@ def test_precisions_by_name():
     one.scale.after(True)
     one.scale.after(True)
     assert (one.scale.value, two.scale.value) == (2.0**15, 2.0**16)  # each engine has its own
-    assert "precision='fp16' is none of float32" in said(ValueError, Precision.named, "fp16")
+    assert "precision='fp16' must be one of float32" in said(ValueError, Precision.named, "fp16")
 
 
 def scaled(me, clip):

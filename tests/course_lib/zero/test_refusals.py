@@ -36,13 +36,15 @@ def test_torchs_own_optimizers_are_answered_by_name():
         else:
             for vouched in (False, True):
                 message = said(ValueError, check_elementwise, kind(matrix()), vouched=vouched)
-                assert TORCH_OTHERS[name] in message and "or stage 0, which cuts nothing" in message
+                assert (
+                    TORCH_OTHERS[name] in message and "or stage 0, which shards nothing" in message
+                )
 
 
 def test_another_optimizer_wants_its_users_word():
     for make in (OwnAdamW, type("AdamW", (torch.optim.SGD,), {"__module__": "elsewhere"})):
         message = said(ValueError, check_elementwise, make(matrix(), lr=0.1))
-        assert "is none of torch's elementwise optimizers" in message
+        assert "is not one of torch's elementwise optimizers" in message
         assert "pass elementwise=True" in message
         check_elementwise(make(matrix(), lr=0.1), vouched=True)
 
@@ -130,14 +132,14 @@ def refused(me):
 
 def test_wrong_engines_are_refused_before_anything_is_cut(pool):
     for rank, found in enumerate(pool.run(2, refused)):
-        assert all("0 cuts nothing, 1 the optimizer's states" in one for one in found["stage"])
-        assert all("a whole number above 0" in one for one in found["accumulate"])
+        assert all("0 shards nothing, 1 the optimizer's states" in one for one in found["stage"])
+        assert all("an integer above 0" in one for one in found["accumulate"])
         assert all("None leaves the gradients as they are" in one for one in found["clip"])
-        assert "precision='half' is none of" in found["precision"][0]
+        assert "precision='half' must be one of" in found["precision"][0]
         assert "2 of the optimizer's parameters are not the model's" in found["strange"][0]
-        assert "of those to be trained it lacks 4: blocks.1.norm.weight" in found["lost"][0]
+        assert "it lacks 4 of those to be trained: blocks.1.norm.weight" in found["lost"][0]
         assert "(without names)" in found["bare"][0] and "no axis 'dp'" in found["bare"][0]
-        assert "has the axes tp and no axis 'dp'" in found["tp"][0]
-        assert "most_bytes=0 has to be 1 or more" in found["buckets"][0]
+        assert "has the axes tp but no axis 'dp'" in found["tp"][0]
+        assert "most_bytes=0 must be 1 or more" in found["buckets"][0]
         assert "Adafactor" in found["rows"][0] and "elementwise=True" in found["own"][0]
         assert "group" not in found or (rank == 1 and "not in the group" in found["group"][0])

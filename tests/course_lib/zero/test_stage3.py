@@ -176,7 +176,7 @@ def saved(me):
 def test_a_placeholder_is_not_saved_by_mistake(pool):
     for found in pool.run(2, saved):
         assert all("gathered only while its unit runs" in one for one in found)
-        assert "detach needs the numbers of" in found[0] and "last.weight" in found[1]
+        assert "detach needs the values of" in found[0] and "last.weight" in found[1]
 
 
 def written(me, precision):
@@ -359,7 +359,7 @@ def test_ranks_that_take_different_branches_hear_which(pool, when, keep):
     text = " / ".join(said)
     assert "blocks.2" in text and "rank 1" in text
     assert "is about to begin gather" in text or "waited" in text
-    assert "all ranks have to run the same units in the same order" in text
+    assert "all ranks must run the same units in the same order" in text
     if when:  # those who go the known way wait for the one that does not
         assert "rank 1 waited to begin gather" in text and "never came" in text
     else:  # no way is known yet: all ask, and nobody has to wait
@@ -387,7 +387,7 @@ def swapped(me):
 def test_units_gathered_in_another_order_are_found_before_the_step(pool):
     for rank, found in enumerate(pool.run(3, swapped)):
         assert f"rank {rank}: the ranks took different branches" in found
-        assert "at gather 1 since the last backward" in found
+        assert "At gather 1 since the last backward" in found
         assert "rank 0 gathered 'blocks.1', rank 1 gathered 'blocks.0'" in found
 
 
@@ -453,9 +453,9 @@ def test_settings_that_cannot_be_are_refused(pool):
     for found in pool.run(1, refused):
         assert "prefetch=-1 units ahead" in found[0]
         assert "units= names modules that are not the model's: Linear" in found[1]
-        assert "units= names blocks, without a forward" in found[2]
-        assert "prefetch is of stage 3, and this is stage 2" in found[3]
-        assert "units= names ModuleList, without a forward" in found[4]
+        assert "units= names blocks, which has no forward" in found[2]
+        assert "prefetch is only for stage 3, but this is stage 2" in found[3]
+        assert "units= names ModuleList, which has no forward" in found[4]
 
 
 def seeded_alike(me):

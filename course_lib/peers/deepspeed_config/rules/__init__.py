@@ -1,5 +1,4 @@
-"""What can be wrong with a config, a family of rules a file; `check.py` runs them all.
+"""The possible errors of a config, one family of rules per file; `check.py` runs them all.
 
-In the order of reading: unknown, values, sizes, effects, conflicts, batch, optimizers, autos.
-Lesson 13.
+In reading order: unknown, values, sizes, effects, conflicts, batch, optimizers, autos. Lesson 13.
 """

@@ -1,6 +1,6 @@
-"""The batch triple: train batch = ranks × micro-batch × accumulation, with what is left out filled.
+"""The batch triple: train batch = ranks × micro-batch × accumulation, with missing values derived.
 
-DeepSpeed derives one of the three from the others by whole division, and asserts the product.
+DeepSpeed derives one of the three from the others by integer division and asserts the product.
 Lesson 13.
 """
 
@@ -13,11 +13,11 @@ from course_lib.peers.deepspeed_config.config import ABSENT, DeepSpeedConfig, Ro
 BATCH = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
-FRAGMENT = 2  # sections at the top that a page shows as an example; a whole file has more
+FRAGMENT = 2  # top-level sections of an example on a page; a full file has more
 
 
 def check(config: DeepSpeedConfig) -> Iterator[Row]:
-    """A finding where the three do not agree, or none of them is there."""
+    """Yield a finding if the three values disagree, or if both batch sizes are missing."""
     stated = {name: config.stated(name) for name in (BATCH, MICRO, STEPS)}
     if all(stated[name] in (ABSENT, None) for name in (BATCH, MICRO)):
         yield _missing(config)
@@ -34,9 +34,9 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
         words = " × ".join(str(x) for x in (micro, steps) if x)
         words = words if micro else f"{STEPS} {words}"
         instead = ", or leave it out" if micro else ""
-        message = f"{BATCH} {batch} is no multiple of {words}"
+        message = f"{BATCH} {batch} is not a multiple of {words}"
         product = "train batch = ranks × micro-batch × accumulation"
-        reason = f"{product}, which no number of ranks makes of these."
+        reason = f"{product}, but no number of ranks fits these values."
         yield ("error", BATCH, message, reason, f"write a multiple of {divisor}{instead}")
 
 
@@ -48,9 +48,9 @@ def _count(config: DeepSpeedConfig, name: str) -> int | None:
 def _missing(config: DeepSpeedConfig) -> Row:
     whole = len(config.value) > FRAGMENT
     message = f'neither "{BATCH}" nor "{MICRO}" is there' if config.value else "the config is empty"
-    part = "" if whole else " A whole config has one; a part of one, as pages show it, need not."
-    reason = f"DeepSpeed needs one of the two to derive the others.{part}"
-    remedy = f'add "{MICRO}"; "auto" under the Trainer'
+    part = "" if whole else " A full config needs one, but an excerpt on a page does not."
+    reason = f"DeepSpeed needs one of them to derive the others.{part}"
+    remedy = f'add "{MICRO}" ("auto" with the Trainer)'
     return ("error" if whole else "hint", "", message, reason, remedy)
 
 
@@ -59,11 +59,11 @@ def _with_world(
 ) -> Iterator[Row]:
     sequence = config.get("sequence_parallel_size", 1)
     if not isinstance(sequence, int) or sequence < 1:
-        return  # values.py
+        return  # handled by values.py
     if world % sequence:
-        message = f"{world} ranks are no multiple of {sequence}"
+        message = f"{world} ranks are not a multiple of {sequence}"
         reason = "Ranks that share a sequence count as one."
-        yield ("error", "sequence_parallel_size", message, reason, "let it divide the ranks")
+        yield ("error", "sequence_parallel_size", message, reason, "choose a divisor of the ranks")
         return
     ranks = world // sequence
     if micro is None:
@@ -76,5 +76,5 @@ def _with_world(
         unit = micro * ranks or ranks
         right = f"write {made}, or leave {BATCH} out" if made else f"write a multiple of {unit}"
         product = f"{micro} × {steps} × {ranks} = {made}"
-        message = f"{BATCH} is {batch}, and micro-batch × accumulation × ranks is {product}"
+        message = f"{BATCH} is {batch}, but micro-batch × accumulation × ranks is {product}"
         yield ("error", BATCH, message, "DeepSpeed asserts that the two are equal.", right)

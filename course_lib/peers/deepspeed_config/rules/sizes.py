@@ -1,7 +1,7 @@
-"""Sizes that cannot be meant, and sizes that are legal and cost much: bytes against elements.
+"""Implausible sizes, such as bytes instead of elements, and legal sizes that use much memory.
 
-DeepSpeed counts buckets, thresholds and groups in elements, blocks of files in bytes; what a size
-takes in memory is said in bytes. Lesson 13.
+DeepSpeed counts buckets, thresholds and groups in elements, and blocks of files in bytes. Memory
+use is reported in bytes. Lesson 13.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from course_lib.peers.deepspeed_config.config import DeepSpeedConfig, Row
 ZERO = "zero_optimization"
 PAGE = "the Transformers page on DeepSpeed"
 HALF = 2  # bytes of an element in 16 bits
-OVERLAP = 4.5  # times the bucket that overlapping holds, for the sum and for the gathering
-PLENTY = 500_000_000  # elements of a bucket that a small GPU has no room for
+OVERLAP = 4.5  # × the bucket that overlapping uses, for reduction and gathering
+PLENTY = 500_000_000  # elements of a bucket that is too big for a small GPU
 
-# Path → (unit, least and most that can be meant besides 0, whether 0 can be).
+# Path → (unit, smallest and largest plausible value besides 0, True if 0 is plausible).
 PLAUSIBLE = {
     "zero_optimization.reduce_bucket_size": ("elements", 2_000, 5 * 10**9, False),
     "zero_optimization.allgather_bucket_size": ("elements", 2_000, 5 * 10**9, False),
@@ -51,11 +51,11 @@ PLAUSIBLE = {
 
 
 def check(config: DeepSpeedConfig) -> Iterator[Row]:
-    """A hint for every size that cannot be meant, and for what is dear at this size."""
+    """Yield a hint for every implausible size, and for sizes that use much memory."""
     for path, (unit, least, most, zero) in PLAUSIBLE.items():
         value = config.get(path)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-            continue  # values.py, source.py
+            continue  # handled by values.py and source.py
         if not (least <= value <= most or (value == 0 and zero)):
             yield _implausible(config, path, value, unit, value < least)
     yield from _buckets(config)
@@ -67,43 +67,43 @@ def _implausible(config: DeepSpeedConfig, path: str, value: float, unit: str, sm
     if unit == "elements":
         mb = _count(value * HALF / 1e6)
         many = "1 element is" if value == 1 else f"{_count(value)} elements are"
-        message = f"{many} {mb} MB in 16 bits: too {size} to be meant"
-        reason = "This key counts elements, not bytes and not megabytes."
-        suggestion = "write elements: bytes divided by 2 in 16 bits, by 4 in 32"
+        message = f"{many} {mb} MB in 16 bits, which is implausibly {size}"
+        reason = "This key counts elements, not bytes or megabytes."
+        suggestion = "write elements, which is bytes / 2 in 16 bits or bytes / 4 in 32 bits"
         if small:
-            suggestion = f"{_count(value)} MB would be {int(value * 1e6 / HALF)} elements"
+            suggestion = f"{_count(value)} MB is {int(value * 1e6 / HALF)} elements"
     elif unit == "bytes":
-        message = f"{_count(value)} bytes are too {size} to be meant"
+        message = f"{_count(value)} bytes is implausibly {size}"
         reason, suggestion = "This key counts bytes.", f"the default is {default}"
     else:
-        message = f"{_count(value)} is too {size} to be meant: this is {unit}"
-        reason = "A value of another unit, or a slip of the point."
-        suggestion = "look at the value" + (f"; the default is {default}" if default else "")
+        message = f"{_count(value)} is implausibly {size} for {unit}"
+        reason = "Probably a different unit, or a misplaced decimal point."
+        suggestion = "check the value" + (f"; the default is {default}" if default else "")
     return ("hint", path, message, reason, suggestion)
 
 
 def _buckets(config: DeepSpeedConfig) -> Iterator[Row]:
-    """What buckets take of a GPU, written or by default."""
+    """Yield hints about the GPU memory of buckets, stated or default."""
     stage = config.stage or 0
     overlap = config.get(f"{ZERO}.overlap_comm", config.default(f"{ZERO}.overlap_comm")) is True
-    times, why = 1, "a bucket is held in one piece"
+    times, why = 1, "each bucket is stored once"
     if overlap:
-        times, why = OVERLAP, f"overlap_comm holds {OVERLAP:g} × the bucket's bytes"
+        times, why = OVERLAP, f"overlap_comm uses {OVERLAP:g} × the bucket's bytes"
     for name in ("reduce_bucket_size", "allgather_bucket_size"):
         bucket = config.get(f"{ZERO}.{name}")
         dear = isinstance(bucket, int) and PLENTY <= bucket <= 5 * 10**9
         if dear and (stage in (1, 2) or (stage == 3 and name.startswith("reduce"))):
             message = f"this bucket takes {bucket * HALF * times / 1e9:.1f} GB of each GPU"
             reason = f"{_count(bucket)} elements of 2 bytes; {why}."
-            suggestion = "with little memory, 2e8 or less"
+            suggestion = "if memory is short, write 2e8 or less"
             yield ("hint", f"{ZERO}.{name}", message, reason, suggestion, PAGE)
     default = config.default(f"{ZERO}.reduce_bucket_size")
     unsaid = not config.has(f"{ZERO}.reduce_bucket_size") and isinstance(default, int)
     if stage and unsaid and config.get(f"{ZERO}.overlap_comm") is True:
         message = f"overlapping takes {default * HALF * OVERLAP / 1e9:.1f} GB of each GPU"
-        reason = f'"reduce_bucket_size" is not there, and its default is {_count(default)} '
-        reason += f"elements; overlap_comm holds {OVERLAP:g} × their bytes."
-        suggestion = 'with little memory, write "reduce_bucket_size": 2e8 or less'
+        reason = f'"reduce_bucket_size" is missing, and its default is {_count(default)} '
+        reason += f"elements; overlap_comm uses {OVERLAP:g} × their bytes."
+        suggestion = 'if memory is short, write "reduce_bucket_size": 2e8 or less'
         yield ("hint", f"{ZERO}.overlap_comm", message, reason, suggestion, PAGE)
 
 
@@ -112,20 +112,20 @@ def _dear(config: DeepSpeedConfig) -> Iterator[Row]:
     bound = config.default("gradient_clipping")
     if trained and not config.has("gradient_clipping") and bound:
         message = f"gradients are clipped at a norm of {bound}"
-        reason = 'There is no "gradient_clipping", and this is its default.'
-        suggestion = 'write it, or 0 for none; "auto" under the Trainer'
+        reason = '"gradient_clipping" is missing, and this is its default.'
+        suggestion = 'write a value, or 0 for no clipping ("auto" with the Trainer)'
         source = "deepspeed/runtime/constants.py"
         yield ("hint", "gradient_clipping", message, reason, suggestion, source)
     threshold = f"{ZERO}.stage3_param_persistence_threshold"
     if config.stage == 3 and config.get(threshold) == 0:
-        message = "with 0 every parameter is gathered anew, the smallest too"
-        reason = "Biases and norms are gathered one by one, each with a message's latency."
+        message = "with 0 even the smallest parameters are gathered each time"
+        reason = "Biases and norms are gathered one by one, and each message adds latency."
         suggestion = 'the default is 100000; the Trainer\'s "auto" is 10 × hidden size'
         yield ("hint", threshold, message, reason, suggestion, PAGE)
     scale = config.get("fp16.loss_scale")
     if isinstance(scale, (int, float)) and scale > 0 and config.get("fp16.enabled") is True:
-        message, suggestion = "the loss scale is static", "0 finds one by itself"
-        reason = "Where gradients overflow it is never lowered: every such step is lost."
+        message, suggestion = "the loss scale is static", "write 0 for a dynamic scale"
+        reason = "It is never lowered when gradients overflow, so each such step is lost."
         yield ("hint", "fp16.loss_scale", message, reason, suggestion, PAGE)
 
 

@@ -1,7 +1,7 @@
-"""Keys that the release does not know: misspelt, at the wrong level, removed, or made up.
+"""Keys that the release does not know: misspelt, at the wrong level, removed, or invented.
 
-A section with a model refuses them; everywhere else DeepSpeed never asks for them, so that the
-default counts and nothing is said. Lesson 13.
+A section with a config model refuses them. Elsewhere DeepSpeed never reads them, so it silently
+uses the default. Lesson 13.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from course_lib.peers.deepspeed_config.kinds import judge
 from course_lib.peers.deepspeed_config.near import alike, edits, nearest
 
 REMARKS = ("comment", "note", "description", "readme", "todo", "doc", "remark")
-FEW = 20  # keys of a section that can be named
+FEW = 20  # a message lists the keys of a section up to this size
 
 
 def check(config: DeepSpeedConfig) -> Iterator[Row]:
-    """A finding for every key that is not known where it stands."""
+    """Yield a finding for every key that is unknown in its section."""
     homes, data = _homes(config), config.schema.data
     for path, key, section, _ in config.entries():
         name, dotted = path[-1], ".".join(path)
         if dotted in data["removed"]:
             message, source = f'"{name}" was removed from DeepSpeed', "deepspeed/runtime/config.py"
-            reason = f"Release {config.schema.release} refuses a config that still has it."
-            yield ("error", path, message, reason, "take the key out", source)
+            reason = f"Release {config.schema.release} refuses a config that still contains it."
+            yield ("error", path, message, reason, "remove the key", source)
         elif key is None and dotted in data["dropped"]:
             yield _dropped(config, path, data["dropped"][dotted], section)
         elif path == ("optimizer", "params", "max_grad_norm"):
-            continue  # optimizers.py
+            continue  # handled by optimizers.py
         elif key is None and not section.get("open"):
             yield _unknown(config, path, section, homes)
         elif section.get("open") and name not in section["keys"] and section["keys"]:
@@ -39,11 +39,11 @@ def check(config: DeepSpeedConfig) -> Iterator[Row]:
         elif key is not None and key.get("own"):
             message = f'"{name}" is set by the program, not by a config'
             reason = "DeepSpeed writes this value itself while it runs."
-            yield ("warning", path, message, reason, "take the key out", "", ("remove",))
+            yield ("warning", path, message, reason, "remove the key", "", ("remove",))
 
 
 def _homes(config: DeepSpeedConfig) -> dict[str, list[tuple[str, ...]]]:
-    """Name of a key → the sections that know it."""
+    """Map the name of a key to the sections that know it."""
     data, homes = config.schema.data, {}
     sections = [(path, section["keys"]) for path, section in config.schema.walk()]
     for path, usual in zip(PARAMS, ("adamw", "WarmupDecayLR"), strict=True):
@@ -56,12 +56,12 @@ def _homes(config: DeepSpeedConfig) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _unknown(config: DeepSpeedConfig, path: tuple, section: dict, homes: dict) -> Row:
-    """What a key was meant for: one of this section, one of another section, a remark, nothing."""
+    """Decide if an unknown key is misspelt, misplaced, a remark, or without any meaning."""
     name, near = path[-1], _nearest_here(config, path, section)
     letters = 9 if near is None else edits(name, near, 3)
     if _remark(name, close=letters <= 3) and not _refuses(section):
-        message, reason = f'"{name}" is a remark, by its name', "DeepSpeed never asks for it here."
-        return ("hint", path, message, reason, "nothing, or take it out")
+        message, reason = f'"{name}" looks like a remark', "DeepSpeed never reads it here."
+        return ("hint", path, message, reason, "nothing, or remove it")
     home = _home(config, path, homes.get(name, []))
     elsewhere = tuple(config.schema.data["elsewhere"].get(name, "").split("."))
     known = elsewhere[:-1] in PARAMS or config.schema.find(elsewhere) is not None
@@ -76,28 +76,28 @@ def _unknown(config: DeepSpeedConfig, path: tuple, section: dict, homes: dict) -
         near = section["keys"][near].get("same_as", near)  # as pages and the Trainer spell it
         return _misspelt(config, path, (*path[:-1], near), section)
     level = "error" if section.get("strict") else "warning"
-    message = f'"{name}" is no key of {_where(path[:-1])}'
+    message = f'"{name}" is not a key of {_where(path[:-1])}'
     return (level, path, message, _reason(section), _instead(config, path, section))
 
 
 def _instead(config: DeepSpeedConfig, path: tuple, section: dict) -> str:
-    """What a key that is like none may have been, in a section of a few keys."""
+    """Suggest a replacement for a key that resembles no other, in a section of few keys."""
     left = [key for key in section["keys"] if key not in _holder(config, path) and key != "*"]
     if not left or len(section["keys"]) > FEW:
-        return "take the key out; none is like it"
+        return "remove the key, because no known key is similar"
     left.sort(key=lambda key: (edits(path[-1], key, 9), key))
-    return f"take the key out, or write one of {', '.join(left[:5])}"
+    return f"remove the key, or write one of {', '.join(left[:5])}"
 
 
 def _nearest_here(config: DeepSpeedConfig, path: tuple, section: dict) -> str | None:
-    """The key of the same section that is nearest, by its name and by what its value may be."""
+    """Find the nearest key of the same section, by its name and by the values it accepts."""
     name, holder, keys = path[-1], _holder(config, path), section["keys"]
     doubt, inside = _doubt(section, holder, holder[name]), holder[name]
     right = [key for key in keys if key != "*"]
     near = nearest(name, right, doubt=doubt)
     if near is not None and isinstance(inside, dict) and "section" not in keys[near]:
-        near = None  # a section is no misspelt value
-    if near is None:  # further away, but its value suits, and no other key has its place
+        near = None  # a section is not a misspelt value
+    if near is None:  # less similar, but accepts the value, and is not in the file yet
         near = nearest(name, [key for key in right if not doubt(key)], slack=1)
     return near
 
@@ -111,7 +111,7 @@ def _misspelt(config: DeepSpeedConfig, path: tuple, right: tuple, section: dict)
     sure = sure and right[-1] not in _holder(config, path) and (refused or section.get("open"))
     target = f'"{right[-1]}"' if same else f'"{right[-1]}", in {_where(right[:-1])}'
     level = "error" if refused and not section.get("open") else "warning"
-    message = f'"{name}" is no key of {_where(path[:-1])}; did you mean {target}?'
+    message = f'"{name}" is not a key of {_where(path[:-1])}; did you mean {target}?'
     suggestion = f"{'rename it to' if same else 'write it as'} {'.'.join(right)}"
     repair = ("rename", right) if same and sure else None
     return (level, path, message, _reason(section), suggestion, "", repair)
@@ -126,27 +126,27 @@ def _moved(
     free = not (isinstance(there, dict) and name in there)
     sure = free and (len(homes) == 1 or lacking == [home])
     level, verb, reason = "error", "rename", _reason(section)
-    if not _refuses(section):  # then it may be the program's own, which a move would take away
+    if not _refuses(section):  # the program itself may read it, and a move would break that
         level, verb, sure = "warning", "meant", sure and isinstance(there, dict)
-        reason += " Your program may read it here by itself."
-    message = f'"{name}" stands in {_where(path[:-1])}, and belongs in {_where(home)}'
+        reason += " Your own program may read it here."
+    message = f'"{name}" is in {_where(path[:-1])} but belongs in {_where(home)}'
     repair = (verb, right) if sure else None
-    return (level, path, message, reason, f"move it: {'.'.join(right)}", "", repair)
+    return (level, path, message, reason, f"move it to {'.'.join(right)}", "", repair)
 
 
 def _dropped(config: DeepSpeedConfig, path: tuple, new: str, section: dict) -> Row:
     strict, known = bool(section.get("strict")), config.schema.find(new) is not None
-    level, outcome = ("error", "refuses it") if strict else ("hint", "never asks for it")
-    message = f'"{path[-1]}" is a spelling of earlier releases'
+    level, outcome = ("error", "refuses it") if strict else ("hint", "never reads it")
+    message = f'"{path[-1]}" is an older spelling'
     reason = f"Release {config.schema.release} {outcome}."
-    suggestion = f"its place is taken by {new}" if known else "take the key out"
+    suggestion = f"replace it by {new}" if known else "remove the key"
     repair = ("rename", tuple(new.split("."))) if known and not strict else None
     return (level, path, message, reason, suggestion, "", repair)
 
 
 def _home(config: DeepSpeedConfig, path: tuple, homes: list[tuple]) -> tuple | None:
-    """The section that a misplaced key was meant for: one that is near, that the file has, and
-    that lacks it."""
+    """Find the section that a misplaced key was meant for: a near section that is in the file and
+    lacks the key."""
 
     def closeness(home: tuple) -> tuple:
         holder = at(config.value, home)
@@ -157,7 +157,7 @@ def _home(config: DeepSpeedConfig, path: tuple, homes: list[tuple]) -> tuple | N
 
     around = [home for home in homes if home != path[:-1] and "*" not in home]
     best = min(around, key=closeness, default=None)
-    # A name such as "enabled" is at home in many places; one that the file lacks is a guess.
+    # A name such as "enabled" exists in many sections; a section that the file lacks is a guess.
     return best if len(around) <= 3 or isinstance(at(config.value, best), dict) else None
 
 
@@ -172,19 +172,19 @@ def _where(path: tuple) -> str:
 
 def _reason(section: dict) -> str:
     if section.get("strict"):
-        return "The model of this section refuses a key that it does not have."
+        return "The config model of this section refuses unknown keys."
     if "classes" in section:
-        return "The parameters go to the class as they are; it refuses one that it does not take."
-    return "DeepSpeed asks for the keys it knows and for no other: this one is silently ignored."
+        return "The parameters are passed to the class, which refuses unknown parameters."
+    return "DeepSpeed reads only the keys that it knows, so it silently ignores this key."
 
 
 def _refuses(section: dict) -> bool:
-    """Whether a key that the section does not have ends the run; elsewhere it is ignored."""
+    """Return True if an unknown key of the section ends the run; elsewhere it is ignored."""
     return bool(section.get("strict")) or "classes" in section
 
 
 def _has_the_type(config: DeepSpeedConfig, path: tuple, right: tuple, section: dict) -> bool:
-    """Whether the value of a misspelt key is one that the right key takes."""
+    """Return True if the right key accepts the value of a misspelt key."""
     key, value = section["keys"].get(right[-1]), at(config.value, path)
     inner = _inner(key or {})
     if key is None or (isinstance(value, dict) and inner and not any(x in inner for x in value)):
@@ -199,13 +199,13 @@ def _remark(name: str, *, close: bool) -> bool:
 
 
 def _inner(key: dict) -> dict:
-    """The keys of the section that a key opens; empty where it opens none."""
+    """Return the keys of the section below a key; empty if there is none."""
     return key.get("section", {}).get("keys", {})
 
 
 def _doubt(section: dict, holder: dict, value: object) -> Callable[[str], float]:
-    """How little a value suits a key: a text where a number is due, a section's strange keys, a
-    key that stands there already."""
+    """Score how badly a value fits a key: a text instead of a number, unknown keys of a section, a
+    key that already exists."""
 
     def doubt(name: str) -> float:
         key = section["keys"][name]

@@ -1,4 +1,4 @@
-"""Small programs that launchers start: one reports what it was handed, one fails as real ones do.
+"""Small programs for launchers: one reports its environment, and one fails as real programs do.
 
 Lesson 13.
 """
@@ -9,5 +9,5 @@ from pathlib import Path
 
 
 def path(name: str) -> Path:
-    """The file of a program, for a launcher's command line."""
+    """Return the file of a program, for a launcher's command line."""
     return Path(__file__).with_name(f"{name}.py")

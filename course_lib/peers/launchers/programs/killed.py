@@ -1,6 +1,6 @@
-"""The last rank is killed as the system does it where the host has no memory left; or its launcher.
+"""A program whose last rank, or whose launcher, is killed as if the host had no memory left.
 
-It reports its variables first; the other ranks wait for it, as in a collective. Lesson 13.
+Each rank first reports its variables; the other ranks then wait, as in a collective. Lesson 13.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from course_lib.peers.launchers.programs.variables import report
 
-PATIENCE = 30.0  # seconds, where a launcher does not end the others
+PATIENCE = 30.0  # seconds, if a launcher does not end the other ranks
 
 
 def end(whom: str) -> None:
-    """SIGKILL from the last rank, once all have reported: no handler and no traceback."""
+    """Send SIGKILL from the last rank after all have reported, so that no traceback appears."""
     world, folder = int(os.environ.get("WORLD_SIZE", 1)), Path(os.environ["COURSE_LAUNCH_FOLDER"])
     deadline = time.monotonic() + PATIENCE
     if int(os.environ.get("RANK", 0)) == world - 1:
@@ -28,7 +28,7 @@ def end(whom: str) -> None:
             time.sleep(0.02)
         parent = os.getppid()
         if whom == "launcher" and parent == int(os.environ["COURSE_LAUNCH_STARTER"]):
-            raise RuntimeError("this rank has no launcher")  # but the one that called it
+            raise RuntimeError("this rank has no launcher")  # except its caller
         os.kill(parent if whom == "launcher" else os.getpid(), signal.SIGKILL)
     time.sleep(PATIENCE)
 

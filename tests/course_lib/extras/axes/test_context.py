@@ -117,14 +117,14 @@ def refused(me):
 def test_what_cannot_be_shared_out_is_refused(pool):
     for rank, (length, heads, four, twice, divide) in enumerate(pool.run(2, refused)):
         if rank == 0:
-            assert length.startswith("rank 0 has 5 positions, with q (1, 3, 4, 2)")
-        assert "and k's heads divide q's" in heads
-        assert four.startswith("places= has to share out the positions 0, 1, 2, … over 2 ranks")
-        assert twice.startswith("places= has to share out")
+            assert length.startswith("rank 0 has 5 positions, but q (1, 3, 4, 2)")
+        assert "and k's heads must divide q's" in heads
+        assert four.startswith("places= must assign the positions 0, 1, 2, … to 2 ranks")
+        assert twice.startswith("places= must assign")
         assert (
             divide.startswith("3 heads do not divide over 2 ranks") and "ring_attention" in divide
         )
-    with pytest.raises(ValueError, match="5 tokens cannot be cut into 6 pieces for 3 ranks"):
+    with pytest.raises(ValueError, match="5 tokens cannot be split into 6 pieces for 3 ranks"):
         zigzag(5, 3)
-    with pytest.raises(ValueError, match="2 tokens cannot be cut into 3 pieces for 3 ranks"):
+    with pytest.raises(ValueError, match="2 tokens cannot be split into 3 pieces for 3 ranks"):
         stretches(2, 3)

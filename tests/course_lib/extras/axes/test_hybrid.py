@@ -106,5 +106,5 @@ def test_groups_that_do_not_cross_are_refused(pool):
     same, whole, stage = pool.run(4, refused)[2]
     assert same.startswith("rank 2: inside=[2, 3] and across=[2, 3] share ranks [2, 3]")
     assert whole.startswith("rank 2: inside=[2, 3] and across=[0, 1, 2, 3] share ranks [2, 3]")
-    assert "across the ranks with the same place on each node" in whole
-    assert stage.startswith("stage=4: 0 cuts nothing")
+    assert "the ranks with the same position on each node in across" in whole
+    assert stage.startswith("stage=4: 0 shards nothing")

@@ -124,9 +124,11 @@ def refused(me):
 
 def test_what_cannot_be_a_pipeline_is_refused(pool):
     for layers, no_ends, micros in pool.run(3, refused):
-        assert layers.startswith("3 stages and 2 blocks: a stage without a") and "Take 2" in layers
-        assert "the group of the ranks [0, 2], as every rank" in no_ends
-        assert micros == f"micros={B + 1} pieces of {B} rows: each micro-batch needs a row or more"
+        assert (
+            layers.startswith("3 stages are too many for 2 blocks:") and "Take at most 2" in layers
+        )
+        assert "the group of the ranks [0, 2], which every rank" in no_ends
+        assert micros == f"micros={B + 1} for {B} rows: each micro-batch needs at least one row"
 
 
 def test_blocks_are_shared_out_in_order():

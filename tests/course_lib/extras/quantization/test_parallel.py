@@ -114,7 +114,9 @@ def layers(me, name):
     both = sum(forms.all_reduce(me.world, z.nbytes) for z in (y, x))
     assert book.bytes(column="must") == both
     if me.world > 1:
-        with pytest.raises(ValueError, match=f"rank {me.rank}: .*cut the input at the blocks too"):
+        with pytest.raises(
+            ValueError, match=f"rank {me.rank} has .*split the input at the same blocks"
+        ):
             second(hidden)
     return rows[me.rank], first.weight.nbytes, second.weight.nbytes
 

@@ -156,7 +156,7 @@ def test_each_value_says_where_it_comes_from():
     assert "Accelerate's default" in said[f"{ZERO}.offload_optimizer.device"][1]
     assert said["fp16.loss_scale"] == (0, auto.OF_THE_FILE)
     assert got.unresolved == {
-        f"{ZERO}.sub_group_size": "the Trainer resolves no such key, and Accelerate ends with it: "
+        f"{ZERO}.sub_group_size": "the Trainer does not resolve this key, and Accelerate stops, so "
         "write a value"
     }
 
@@ -174,12 +174,12 @@ def test_nobody_resolves_without_the_trainer():
 
 def test_what_stays_says_why():
     got = resolve(STAGE_2, {}, None, 1).unresolved
-    assert "at stage 3 alone" in got[f"{ZERO}.stage3_prefetch_bucket_size"]
+    assert "only at stage 3" in got[f"{ZERO}.stage3_prefetch_bucket_size"]
     assert "--model" in got[auto.REDUCE] and "max_steps" in got[auto.TOTAL]
     assert auto.WARMUP not in got  # none: the least there is
     some = resolve(STAGE_2, {"warmup_steps": 0.1}, {"model_type": "sam"}, 1)
     assert "no hidden size" in some.unresolved[auto.REDUCE] and auto.WARMUP in some.unresolved
-    assert "neither hidden_size nor hidden_sizes" in some.refusals[0]
+    assert "has no hidden_size or hidden_sizes" in some.refusals[0]
 
 
 def test_conflicts_name_both_sides():
@@ -196,10 +196,10 @@ def test_conflicts_name_both_sides():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"learning_rate": "5e-5"}, 'learning_rate is "5e-5", and has to be a number'),
-        ({"max_steps": 10.5}, "max_steps is 10.5, and has to be a whole number"),
-        ({"bf16": 1}, "bf16 is 1, and has to be true or false"),
-        ({"warmup_ratio": 0.1}, "write it as warmup_steps"),
+        ({"learning_rate": "5e-5"}, 'learning_rate is "5e-5", but must be a number'),
+        ({"max_steps": 10.5}, "max_steps is 10.5, but must be a whole number"),
+        ({"bf16": 1}, "bf16 is 1, but must be true or false"),
+        ({"warmup_ratio": 0.1}, "Write it as warmup_steps"),
     ],
 )
 def test_arguments_that_are_none_are_refused(arguments, reason):

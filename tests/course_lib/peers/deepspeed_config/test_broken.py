@@ -133,7 +133,7 @@ def test_nothing_follows_from_a_key_a_level_too_high():
     config = {"train_batch_size": 8, "gradient_clipping": 0.5, "stage": 3,
               "zero_optimization": {"offload_param": {"device": "cpu"}}}  # fmt: skip
     (finding,) = report(json.dumps(config)).findings
-    assert finding.suggestion == "move it: zero_optimization.stage"
+    assert finding.suggestion == "move it to zero_optimization.stage"
 
 
 def only(**changes: object) -> Finding:
@@ -161,7 +161,7 @@ def test_what_is_left_to_a_decision_is_not_corrected():
 
 def test_what_has_one_right_form_is_corrected():
     assert of_adam(betas=["0.9", "0.95"]).repair == ("value", [0.9, 0.95])
-    assert only(gradient_clipping="Auto").suggestion == 'write "auto", in small letters'
+    assert only(gradient_clipping="Auto").suggestion == 'write "auto" in lower case'
 
 
 @pytest.mark.parametrize("value", [-5, -1.0])

@@ -64,7 +64,7 @@ YAML = {
     "base_model: x\ndeepspeed: cfg/zero2.json  # a stage\n": '"deepspeed" names: cfg/zero2.json',
     "---\ndeepspeed_config:\n  deepspeed_config_file: 'ds.json'\n": "names: ds.json",
     "deepspeed_config:\n  zero_stage: 3\ndistributed_type: DEEPSPEED\n": "Accelerate's own file",
-    "# mine\nlora_r: 8\ndeepspeed: null\nlist:\n- a\n": "write it as JSON",
+    "# mine\nlora_r: 8\ndeepspeed: null\nlist:\n- a\n": "or write it as JSON",
 }
 
 

@@ -49,7 +49,7 @@ def _disagreements(asked: list) -> list[str]:
             continue  # another rule's: two keys against each other
         errors = [item for item in report(_config(path, value)).findings if item.level == "error"]
         refused = [item for item in errors if item.path == ".".join(path)]
-        if parsed and [item for item in refused if "has to be" in item.message]:
+        if parsed and [item for item in refused if "must be" in item.message]:
             wrong.append(f"{'.'.join(path)} = {value!r} is taken by DeepSpeed: {refused}")
         if not parsed and not errors:
             wrong.append(f"{'.'.join(path)} = {value!r} is refused by DeepSpeed: {error[:200]}")
@@ -117,7 +117,7 @@ def _unflagged(asked: list) -> list[str]:
         part = path == ("train_batch_size",) and value is None
         if not parsed and not part and not [item for item in found if item.level != "hint"]:
             wrong.append(f"{'.'.join(path)} = {value!r} is refused by DeepSpeed: {error[:200]}")
-        null = [x for x in found if x.level == "error" and "is null, and has to be" in x.message]
+        null = [x for x in found if x.level == "error" and "is null but must be" in x.message]
         section = "section" in (shipped().find(path) or {}) and path[0] != "data_efficiency"
         if parsed and value is None and section and null:
             wrong.append(f"{'.'.join(path)} = null is taken by DeepSpeed: {null}")

@@ -101,7 +101,7 @@ def test_where_a_forward_cannot_be_counted_the_states_are(monkeypatch):
     monkeypatch.setattr(TransformersModel, "kept", lambda *_, **__: 1 // 0)
     got = of({"stage": 3}, 2)
     assert "activations" not in got.gpu and got.left_out[0].startswith("activations")
-    assert "does not run on shapes alone (integer division" in got.left_out[0]
+    assert "does not run without data (integer division" in got.left_out[0]
 
 
 def test_what_is_still_auto_is_named_and_counts_as_the_default():

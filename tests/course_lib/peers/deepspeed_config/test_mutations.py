@@ -84,4 +84,4 @@ def test_a_key_is_sent_to_the_section_that_lacks_it(section):
     config = {"train_batch_size": 8, "wandb": {"enabled": True}, "bf16": {"enabled": False}}
     config |= {section: {}, "enabled": True}
     (finding,) = [x for x in report(json.dumps(config)).findings if x.path == "enabled"]
-    assert finding.suggestion == f"move it: {section}.enabled"
+    assert finding.suggestion == f"move it to {section}.enabled"

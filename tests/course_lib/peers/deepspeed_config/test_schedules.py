@@ -148,12 +148,12 @@ def test_a_skipped_step_leaves_the_rate_where_it_was():
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ({"type": "Cosine"}, "none of DeepSpeed's schedules: WarmupLR, "),
+        ({"type": "Cosine"}, "not one of DeepSpeed's schedules: WarmupLR, "),
         ({"type": "WarmupLR", "params": {"warmup_steps": 3}}, "no parameter 'warmup_steps'"),
         ({"type": "WarmupDecayLR", "params": {}}, "needs total_num_steps: write it under"),
         ({"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}}, "'auto', which the Trainer"),
-        ({"type": "WarmupLR", "params": {"warmup_max_lr": [1e-3, 1e-4]}}, "take one of them"),
-        ({"type": "WarmupLR", "params": {}}, "say the optimizer's rate with lr="),
+        ({"type": "WarmupLR", "params": {"warmup_max_lr": [1e-3, 1e-4]}}, "use one of them"),
+        ({"type": "WarmupLR", "params": {}}, "Give the optimizer's rate with lr="),
         ({"type": "WarmupCosineLR", "params": {"total_num_steps": 9}}, "with lr="),
     ],
 )

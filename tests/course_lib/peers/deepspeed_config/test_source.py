@@ -17,19 +17,19 @@ from tests.course_lib.peers.deepspeed_config.parts import PAGES, VALID, report
 BAD = [
     ("", 1, 1, "empty"),
     ("[1, 2]", 1, 1, "a list"),
-    ('{"stage" 1}', 1, 10, "':' delimiter, and 1 is found"),
+    ('{"stage" 1}', 1, 10, "':' delimiter, but 1 was found"),
     ('{"a": 1\n "b": 2}', 2, 2, "',' delimiter"),
     ('{"a": {"b": 1}', 1, 15, "',' delimiter"),
     ('{"a": "b\n"}', 1, 9, "control character"),
-    ('{"a": stage}', 1, 7, "stage is found"),
+    ('{"a": stage}', 1, 7, "stage was found"),
     ('{"a": 1} {"b": 2}', 1, 10, "Extra data"),
-    ("{'a': 1}", 1, 2, "'a' is found"),
+    ("{'a': 1}", 1, 2, "'a' was found"),
     ('{"a": True}', 1, 7, "True"),
     ('{"a": 1e999}', 1, 7, "1e999"),
     ('{"a": -Infinity}', 1, 7, "Infinity"),
     ('{"a": 1' + "0" * 5000 + "}", 1, 7, "digits"),
-    ('{"a": ' * 70 + "1" + "}" * 70, 1, 361, "within each other"),
-    ("[" * 100_000, 1, 1, "within each other"),
+    ('{"a": ' * 70 + "1" + "}" * 70, 1, 361, "nested objects"),
+    ("[" * 100_000, 1, 1, "nested objects"),
     ('/* of the run */ {"a": 1}', 1, 1, "comment"),
     (b'{"a":\n "\xff"}', 2, 3, "UTF-8"),
     ('\ufeff{"a": 1}', 1, 1, "byte order mark"),
@@ -80,7 +80,7 @@ def test_a_key_given_twice_is_told_at_its_second_place():
     text = '{"fp16": {"enabled": true},\n "train_batch_size": 8,\n "fp16": {"loss_scale": 0}}'
     findings = [item for item in report(text).findings if item.kind == "duplicate"]
     assert [(item.path, item.line, item.column) for item in findings] == [("fp16", 3, 2)]
-    assert "line 1" in findings[0].message and "last one" in findings[0].reason
+    assert "line 1" in findings[0].message and "last value" in findings[0].reason
 
 
 def test_a_folder_a_device_and_a_file_that_is_not_there(tmp_path):

@@ -169,7 +169,7 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
         (("--config", tmp_path / "none.json", "--gpu-memory", 24), "is not there"),
         (("--config", broken, "--gpu-memory", 24), "broken.json"),
         (("--config", parts, "--gpu-memory", 24), "makes no model of model_type='encoder-decoder'"),
-        (("--config", model, "--gpu-memory", "nan"), "--gpu-memory 'nan' is no size"),
+        (("--config", model, "--gpu-memory", "nan"), "--gpu-memory 'nan' is not a size"),
         ((*good, "--gpus", 0), "--gpus 0 has to be 1 or more"),
         ((*good, "--gpus", 10**9), "--gpus 1,000,000,000: more than 262,144 GPUs"),
         (

@@ -29,9 +29,9 @@ FILES = [
     ("a slots=8 max_slots=16", [(1, "warning", "rest", "`max_slots=16` is not read")]),
     ("a:22 slots=8", [(1, "warning", "name", "~/.ssh/config")]),
     ("fe80::1 slots=8", [(1, "warning", "name", "`:`")]),
-    ("node slots=8\nNODE slots=8", [(2, "warning", "case", "one machine")]),
+    ("node slots=8\nNODE slots=8", [(2, "warning", "case", "same machine")]),
     ("localhost slots=8\nb slots=8", [(1, "warning", "loopback", "that node itself")]),
-    ("a slots=8\n127.0.0.1 slots=8", [(2, "warning", "loopback", "beside other hosts")]),
+    ("a slots=8\n127.0.0.1 slots=8", [(2, "warning", "loopback", "with other hosts")]),
     ("localhost slots=8", []),
     ("a slots=3\nb slots=2", [(1, "hint", "uneven", "2 and 3")]),
     ("a slots=8\r\nb slots=8\r\n", []),
@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_hostfile_has_its_line_and_its_remedy(text, expecte
 def test_a_hostfile_is_read_from_its_file_without_which_deepspeed_goes_on_alone(tmp_path):
     file = tmp_path / "hosts"
     (item,) = hostfile.load(file).findings
-    assert item.kind == "missing" and "this node alone" in item.reason
+    assert item.kind == "missing" and "only the GPUs of this node" in item.reason
     file.write_text(GOOD)
     assert hostfile.load(file).slots == {"worker-0": 8, "worker-1": 8}
 
@@ -67,10 +67,10 @@ FILTERS = [
     ("a:0@a:2", "", {"a": [0, 2]}, []),
     ("a:1,0", "", {"a": [0, 1]}, [("hint", "order", "0,1")]),
     ("a@a:1", "", {"a": [1]}, [("warning", "whole", "`a:1`")]),
-    ("a:1@a", "", {"a": [1]}, [("warning", "whole", "devices 1")]),
+    ("a:1@a", "", {"a": [1]}, [("warning", "whole", "and with 1")]),
     ("a@a", "", {"a": [0, 1, 2, 3]}, []),
     ("a", "b", {}, [("error", "both", "one of the two")]),
-    ("c", "", {}, [("error", "host", "c is no host")]),
+    ("c", "", {}, [("error", "host", "c is not in the hostfile")]),
     ("", "b ", {}, [("error", "host", "write b")]),
     ("a@", "", {}, [("error", "host", "an empty name")]),
     ("a:4", "", {}, [("error", "device", "0 to 3")]),
@@ -79,7 +79,7 @@ FILTERS = [
     ("none", "", {}, [("error", "nothing", "IndexError")]),
     ("", "a@b@none@with:colon", {}, [("error", "number", "`colon`")]),
     ("a:0-2", "", {}, [("error", "number", "write 0,1,2")]),
-    ("a:0,", "", {}, [("error", "number", "nothing is no device")]),
+    ("a:0,", "", {}, [("error", "number", "nothing is not a device")]),
     ("a:0:1", "", {}, [("error", "colons", "IPv6")]),
     ("a: 0", "", {"a": [0]}, []),
 ]

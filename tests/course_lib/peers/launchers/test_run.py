@@ -91,11 +91,11 @@ def test_a_launcher_that_is_not_installed_names_the_package(monkeypatch, name, m
 
 
 def test_what_cannot_be_run_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no launcher is called 'mpirun': it is one of torchrun"):
+    with pytest.raises(ValueError, match=r"no launcher is called 'mpirun'. Use one of torchrun"):
         run("mpirun", path("variables"))
-    with pytest.raises(FileNotFoundError, match="there is no program"):
+    with pytest.raises(FileNotFoundError, match=r"absent\.py does not exist"):
         run("torchrun", tmp_path / "absent.py")
-    with pytest.raises(ValueError, match="there is one process, not 2"):
+    with pytest.raises(ValueError, match=r"world=1, not 2 \(only one process"):
         run("by hand", path("variables"), world=2)
 
 

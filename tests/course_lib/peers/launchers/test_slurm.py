@@ -101,8 +101,8 @@ def test_a_script_asks_for_what_it_was_written_for():
     [
         (0, 8, "a.py", {}, "nodes=0"),
         (2, 0, "a.py", {}, "gpus=0"),
-        (2, 8, "a.py", {"kind": "one node"}, "has nodes=1, not 2"),
-        (2, 8, "a.py", {"kind": "mpi"}, "none of 'torchrun'"),
+        (2, 8, "a.py", {"kind": "one node"}, "needs nodes=1, not 2"),
+        (2, 8, "a.py", {"kind": "mpi"}, "not one of 'torchrun'"),
         (2, 8, "a.py", {"name": "my job"}, "letters, digits"),
         (2, 8, "a.py", {"time": "an hour"}, "hours:minutes:seconds"),
         (2, 8, "", {}, "words in one line"),

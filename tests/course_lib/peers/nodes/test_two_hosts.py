@@ -82,7 +82,7 @@ def test_other_options_are_told_before_the_first_step(cluster, tmp_path):
     argv = [*SMALL, "--timeout", str(SECONDS), "--out", str(tmp_path / "run")]
     first, second = cluster.both(argv, ("", other))
     assert first.wait() and second.wait()
-    assert "started with --lr 0.01 and 0.5: run the same command on every host" in first.said
+    assert "started with --lr 0.01 and 0.5. Run the same command on every host" in first.said
     assert second.said == "" and not (tmp_path / "run").exists()
 
 

@@ -45,10 +45,10 @@ def test_sixteen_bits_with_a_loss_scale(pool):
     ("setting", "reason"),
     [
         ({"stage": 2, "offload": "all"}, "stage 2 does not shard"),
-        ({"stage": 0, "offload": "optimizer"}, "at stage 0 no rank has a part"),
+        ({"stage": 0, "offload": "optimizer"}, "no rank has a shard at stage 0"),
         ({"stage": 3, "offload": "nvme"}, "needs a folder"),
         ({"precision": "fp8"}, "float32, bfloat16, float16"),
-        *(({"clip": clip}, "has to be a number above 0") for clip in (0, -1, float("nan"))),
+        *(({"clip": clip}, "must be a number above 0") for clip in (0, -1, float("nan"))),
     ],
 )
 def test_a_setting_that_no_way_has_is_refused(setting, reason):
@@ -57,7 +57,7 @@ def test_a_setting_that_no_way_has_is_refused(setting, reason):
 
 
 def test_a_family_and_a_closed_form_that_are_none_are_refused():
-    with pytest.raises(ValueError, match="is none of gpt2, llama, t5"):
+    with pytest.raises(ValueError, match="is not one of gpt2, llama, t5"):
         Workload(family="bert")
     with pytest.raises(ValueError, match="closed form"):
         expected("deepspeed", WaySetting(precision="float16"), 10, 2)

@@ -31,7 +31,7 @@ def test_times_are_said_with_their_bandwidth():
     times = Times(268_000_000, 0.0268, 0.03, 0.03)
     assert times.bandwidth == pytest.approx(1e10)
     assert str(times) == (
-        "copy alone  26.80 ms ( 10.0 GB/s), products alone  30.00 ms, both  30.00 ms: 100 % hidden"
+        "copy  26.80 ms ( 10.0 GB/s), products  30.00 ms, both at once  30.00 ms, 100 % hidden"
     )
 
 

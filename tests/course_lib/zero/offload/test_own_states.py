@@ -137,13 +137,13 @@ def unfit(me, folder):
     large = next(name for name in slots if name.endswith(":exp_avg"))
     changes = {
         f"{first} is missing": {name: x for name, x in slots.items() if name != first},
-        f"{first} is float64 of shape (3,), and the engine's float32": {
+        f"{first} is float64 of shape (3,), but the engine's is float32": {
             **slots, first: (torch.float64, (3,))
         },
-        "nobody[0:3]:value is not among what this rank updates": {
+        "nobody[0:3]:value is not among the parameters that this rank updates": {
             **slots, "nobody[0:3]:value": (torch.float32, (3,))
         },
-        f"{large} is missing, which this AdamW keeps": {
+        f"{large} is missing, but this AdamW keeps": {
             name: x for name, x in slots.items() if name != large
         },
         "momentum_buffer is a state that this AdamW does not keep": {
@@ -153,7 +153,7 @@ def unfit(me, folder):
     for words, wrong in changes.items():
         here = wrong if me.rank == 1 else slots
         message = said(ValueError, engine.put_own, here, tensors.__getitem__)
-        assert "nothing was put back: on rank 1" in message, message
+        assert "nothing was restored: on rank 1" in message, message
         assert me.rank == 0 or words in message, (message, words)
     assert all(torch.equal(x, tensors[name]) for name, x in taken(engine).items())
     loss, _ = loss_of(case, engine, 1, me.rank, me.world, 0)
@@ -167,7 +167,9 @@ def unfit(me, folder):
         return tensors[name]
 
     message = said(OSError, engine.put_own, slots, read)
-    assert "the disk is gone" in message and "put back in part" in message, message
+    assert "the disk is gone" in message and "Only part of the states was restored" in message, (
+        message
+    )
     assert "can no longer be used" in said(RuntimeError, engine.step)
     engine.close()
     dist.barrier()
@@ -211,7 +213,7 @@ def numbers(me):
         assert seen == {"calls": 2, "rate": 1.0, "warm": True}
     state = next(iter(again.optimizer.state.values()))
     state["words"] = copy.deepcopy(["no", "number"])
-    assert "a list: a checkpoint takes tensors" in said(ValueError, again.own_slots)
+    assert "a list, but a checkpoint takes tensors" in said(ValueError, again.own_slots)
 
 
 def test_states_that_are_numbers_are_tensors_too(pool):

@@ -14,20 +14,24 @@ from course_lib.zero.optimizer_parts import states_of
 pytestmark = pytest.mark.cpu("options and folders")
 
 REFUSED = [
-    ("cpu", 0, "does not go with stage 0"),
+    ("cpu", 0, "cannot be used with stage 0"),
     ("disk", 3, "neither 'cpu' nor 'nvme'"),
     (True, 3, "is a bool"),
-    ({"optimiser": "cpu"}, 3, "knows no optimiser"),
+    ({"optimiser": "cpu"}, 3, "has no option optimiser"),
     ({"optimizer": ["cpu"]}, 3, "neither 'cpu' nor 'nvme'"),
     ({}, 3, "names nothing to move"),
     ({"parameters": "nvme", "folder": "x"}, 3, "add optimizer='nvme'"),
     ({"optimizer": "cpu", "parameters": "nvme", "folder": "x"}, 3, "add optimizer='nvme'"),
-    ({"optimizer": "cpu", "parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
-    ({"optimizer": "nvme", "parameters": "nvme", "folder": "x"}, 1, "is of stage 3, and this is"),
+    ({"optimizer": "cpu", "parameters": "cpu"}, 2, "is only for stage 3, but this is stage 2"),
+    (
+        {"optimizer": "nvme", "parameters": "nvme", "folder": "x"},
+        1,
+        "is only for stage 3, but this is",
+    ),
     ("nvme", 3, "needs a folder"),
     ({"optimizer": "nvme", "folder": "x", "io": "aio"}, 3, "neither 'threads' nor"),
     ({"optimizer": "cpu", "folder": "x"}, 3, "nothing goes to files"),
-    ({"parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
+    ({"parameters": "cpu"}, 2, "is only for stage 3, but this is stage 2"),
 ]
 
 
@@ -55,7 +59,7 @@ class Counting(torch.optim.SGD):
 def test_an_optimizer_that_is_not_torchs_cannot_be_lent_buckets():
     x = torch.nn.Parameter(torch.ones(3))
     check_lendable(torch.optim.AdamW([x]))
-    with pytest.raises(ValueError, match="lends Counting one bucket of a step after another"):
+    with pytest.raises(ValueError, match="passes Counting one bucket of a step after the other"):
         check_lendable(Counting([x], lr=0.1))
 
 
