@@ -192,7 +192,7 @@ def _table(found: Search, top: int, columns: int) -> str:
         row += [_short(x) if x else "–" for x in parts + [took.tiers] * away]
         row += [f"{x / 1e9:,.3g}" if x else "–" for x in [needs.gpu] + [needs.host] * away]
         cost = task.cost(took.total)
-        rows.append(row + ([] if cost is None else [f"{cost:,.2f}"]))
+        rows.append(row + ([] if cost is None else [f"{cost:,.{2 if cost < 100 else 0}f}"]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gap = "  " if sum(widths) + 2 * len(widths) <= columns else " "
     return "\n".join(

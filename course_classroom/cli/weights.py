@@ -22,7 +22,7 @@ def weights(
     folder: Annotated[Path, typer.Argument(metavar="OUT",
         help="Folder to which the safetensors files are written.")],
     dtype: Annotated[str | None, typer.Option(show_default=False,
-        help="Dtype of the written weights, which is float32, bfloat16 or float16. The default is "
+        help="Dtype of the written weights: float32, bfloat16 or float16. The default is "
         "float32, but weights of a Hugging Face folder keep their dtype.")] = None,
     shard_size: Annotated[str, typer.Option(
         help="Maximum size of each file: a number in GB (10^9 bytes), such as 5, or a value with a "

@@ -44,7 +44,8 @@ class Visit(NamedTuple):
 
 @contextmanager
 def follow(parts: Mapping[str, nn.Module], book: Book) -> Iterator[list[Visit]]:
-    """Record every forward and backward run of these modules, with the collectives in `book`.
+    """Record every forward and backward pass of these modules, and the collectives that `book`
+    lists.
 
     A module that runs twice has two visits. A collective between the parts is an error at the end,
     because the schedule would omit it.

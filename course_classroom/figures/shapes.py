@@ -51,7 +51,7 @@ def stripe(axis, left: float, top: float, side: float, by: str, rank: int, n: in
 
 
 def tiled(axis, columns: int, rows: int, under: Sequence = (), beside: Sequence = ()) -> None:
-    """Set up a frameless axis of square tiles, with names under columns and next to rows."""
+    """Set up frameless axes for square tiles, with names below the columns and next to the rows."""
     axis.set(xlim=(-0.05, columns + 0.05), ylim=(rows + 0.05, -0.05), aspect="equal")
     axis.set_xticks([column + 0.5 for column in range(len(under))], under)
     axis.set_yticks([row + 0.5 for row in range(len(beside))], beside)

@@ -25,7 +25,7 @@ def _held(
     by_columns: Sequence = cut(F, RANKS), by_rows: Sequence = cut(H, RANKS), a: int = H, b: int = F
 ) -> dict[str, float]:
     """Return the elements on ranks 0 and 2 of a matrix with `a` elements per column and `b` per
-    row, given the ranks' lengths of f and of h."""
+    row, given the length of f and the length of h on each rank."""
     counts = (a * by_columns[0], a * by_columns[-1], b * by_rows[0], b * by_rows[-1])
     return dict(zip(HELD, counts, strict=True))
 

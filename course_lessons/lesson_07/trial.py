@@ -123,7 +123,7 @@ class Made(StorageWatch):
 
 
 def warm() -> None:
-    """Load the code that torch loads at its first backward pass or its first inspection."""
+    """Load in advance the code that torch would load at the first backward pass or inspection."""
     with Made():
         torch.ones(2, requires_grad=True).exp().sum().backward()
 

@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 def drawn(seed: int, n: int) -> tuple[list[list[Tensor]], list[Step]]:
-    """Return the weights of every rank's parts before the first step, and the steps."""
+    """Return every rank's part of the weights before the first step, and the list of steps."""
     made = torch.Generator().manual_seed(seed)
 
     def numbers(size: float = 1.0) -> list[list[Tensor]]:

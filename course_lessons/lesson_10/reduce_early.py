@@ -124,7 +124,7 @@ def train(function: Callable, group: Group, *sizes: int) -> list[dict]:
 
 def _made(watch: StorageWatch, enough: int) -> int:
     """Return the live bytes that the backward pass has made so far. A backend's thread may hold a
-    copy of a message a moment longer, so look again if there are more than `enough`."""
+    copy of a message a moment longer, so count again if more than `enough` copies are alive."""
     if (found := sum(one.nbytes() for one in watch.made_and_alive())) > enough:
         wait_until_settled()
         found = sum(one.nbytes() for one in watch.made_and_alive())

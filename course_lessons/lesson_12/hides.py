@@ -1,5 +1,5 @@
-"""`hides` of lesson 12: data that a bus and a disk carry while a GPU computes. A wrong idea changes
-a count in the same model of bytes and speeds."""
+"""`hides` of lesson 12: data that a bus and a disk carry while a GPU computes. Each misconception
+changes one count; the model of bytes and speeds stays the same."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def fits(
 
 
 def check_gpus(gpus: int, name: str) -> None:
-    """Refuse more GPUs than any cluster has, because a count rank by rank would take too long."""
+    """Refuse more GPUs than any cluster has, because counting rank by rank would take too long."""
     if gpus > MOST_GPUS:
         raise ValueError(f"{name} {gpus:,}: more than {MOST_GPUS:,} GPUs are not counted")
 

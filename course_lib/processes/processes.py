@@ -128,7 +128,7 @@ def _pidfds() -> bool:
 
 
 def why_other(env: dict[str, str]) -> str:
-    """Explain why a forked child cannot get this environment; empty if it can."""
+    """Return the reason why a forked child cannot get this environment, or an empty string."""
     names = {name for name in {*env, *os.environ} if _READ_AT_START.match(name)}
     other = sorted(name for name in names if env.get(name) != os.environ.get(name))
     return f"{', '.join(other)} would come too late" if other else ""

@@ -1,7 +1,7 @@
 """The loss curve as a file that grows by a line per step and is complete at any time.
 
-A line is written at once or not at all, as far as possible. A resumed run removes the lines after
-its checkpoint. Lesson 08.
+As far as possible, a line is written completely or not at all. A resumed run removes the lines
+after its checkpoint. Lesson 08.
 """
 
 from __future__ import annotations

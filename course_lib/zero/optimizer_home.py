@@ -37,7 +37,7 @@ class Home:
         return []
 
     def placed(self) -> AbstractContextManager:
-        """Return a context whose new tensors belong to this home's tier of memory."""
+        """Return a context in which new tensors are allocated in this home's tier of memory."""
         return nullcontext()
 
     def together(self, *, update: bool = False) -> AbstractContextManager:

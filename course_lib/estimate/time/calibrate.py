@@ -101,7 +101,7 @@ def _rank(rank: int, world: int, like: Config | None, folder: str, turns: int) -
 # ---- the timed functions
 def sample(config: Config | None) -> tuple[Config, int]:
     """Return (config, rows) to time: two layers with the model's own widths, or a small model if
-    two such layers take a core too long."""
+    two such layers would take too long on one core."""
     if config is not None:
         layers, length = min(LAYERS, config.layers), min(config.length, TOKENS)
         few = config.changed(layers=layers, length=length, dropout=0.0, recompute=False)

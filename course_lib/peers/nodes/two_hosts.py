@@ -101,7 +101,8 @@ class TwoHosts:
         self._run(self.a, "ip", "link", "set", self.a.link, "up")
 
     def private(self, host: Host, folder: Path | str) -> None:
-        """Make this folder private to the host from now on: empty, and invisible to the other."""
+        """Make this folder private to this host. It starts empty, and the other one
+        cannot see it."""
         self._run(host, "mount", "-t", "tmpfs", "none", str(folder))
 
     def _make(self) -> None:
