@@ -61,12 +61,12 @@ RINGS = {
     "n steps in each round": (
         changed("2 * (n - 1)", "2 * n"),
         "one step too many",
-        "6 messages instead of 4, which is one step too many in each round",
+        "6 messages instead of 4, because your code makes one step too many in each round",
     ),
     "n steps in one round": (
         changed("2 * (n - 1)", "2 * n - 1"),
         "one step too many",
-        "5 messages instead of 4, which is one step too many in one of the rounds",
+        "5 messages instead of 4, because your code makes one step too many in one of the",
     ),
     "the lesson's": (FROM_THE_LESSON, "buffer of wrong length", "as long as its outgoing chunk"),
     "read before the wait": (TOO_EARLY, "read too early", "values that no rank had"),

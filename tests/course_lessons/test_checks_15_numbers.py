@@ -108,5 +108,5 @@ def test_what_follows_from_a_wrong_border_is_not_held_against_it_again(alone):
     assert "'tokens, tp 2', 'tokens, half the width' would follow from your 'tokens'" in said
     two = {**off, "tokens, half the width": 411.429}  # and a wrong idea of its own
     said = str(alone.check("changes_sides", {}, {"changes_sides": two}))
-    assert "'tokens, half the width': dp's bytes grow with h²" in said, said
+    assert "'tokens, half the width': The bytes over dp grow with h²" in said, said
     assert "'tokens': wrong." in said

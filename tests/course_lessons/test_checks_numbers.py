@@ -30,8 +30,7 @@ def test_a_group_of_two_is_not_called_two_ranks(desk):
         desk, "mean_over_ranks", lesson_00.WRONG["mean_over_ranks"]["the notebook's world"][0]
     ).text
     assert (
-        "Your function fails on a group of 2 out of 3 ranks. The cause is the notebook's `world`"
-        in text
+        "Your function fails on a group of 2 out of 3 ranks. It uses the notebook's `world`" in text
     )
     assert "it is the wrong number." in text
 

@@ -188,7 +188,7 @@ def test_blocks_are_of_what_the_ranks_hold():
     assert "W, 7 × 5, is sharded along its rows: 3 on rank 0, 3 on rank 1, 1 on rank 2" in words
     assert "Y, 4 × 5, is a partial sum on each rank: an all-reduce over tp completes it." in words
     assert "B, 5, is replicated" in words
-    assert "C, 2, has its elements sharded: 1 on rank 0, 1 on rank 1, 0 on rank 2" in words
+    assert "C, 2, is sharded along its elements: 1 on rank 0, 1 on rank 1, 0 on rank 2" in words
     # A factor that is a partial sum is drawn as it is; only a result is completed.
     for mine in cuts:
         mine |= {"V": torch.ones(5, 2), "Z": mine["Y"] @ torch.ones(5, 2)}

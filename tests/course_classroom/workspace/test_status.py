@@ -90,9 +90,8 @@ def test_what_a_learner_has_done(work):
     times = {"since": since, "last": last, "last_outcome": "wrong"}
     assert {**mean, **times} in told["exercises"], "the best, and when it was last tried"
     said = course("status").stdout
-    assert (
-        "Lesson 00  Start here: opened, 2 of 3 points, 1 prediction written down, 1 compared"
-        in (said)
+    assert "Lesson 00  Start here: opened, 2 of 3 points, 1 prediction recorded, 1 compared" in (
+        said
     )
     since, last = (at[:16].replace("T", " ") for at in (since, last))
     line = f"right, 2 of 2, right at {since}, wrong when last checked at {last}"
