@@ -41,26 +41,26 @@ LOSS = 2 * 4  # bytes of a logit while the loss is computed: a float32 copy and 
 class KeptBytes:
     """Bytes that a forward pass keeps on one rank: for each of the `blocks`, for a block's input
     (`entry`), for the `ends` before and after the blocks, and for the `loss`. With `recompute`, a
-    block keeps its input, and all blocks together keep the outputs of `products`."""
+    block keeps only its input, and the outputs of its `products` if these are given."""
 
     blocks: tuple[int, ...]
     entry: int
     ends: int
     loss: int
     recompute: bool = False
-    products: int = 0
+    products: tuple[int, ...] = ()
 
     @property
     def total(self) -> int:
         """Bytes at the end of the forward pass, when the loss exists."""
-        again = self.entry * len(self.blocks) + self.products
+        again = self.entry * len(self.blocks) + sum(self.products)
         return (again if self.recompute else sum(self.blocks)) + self.ends
 
     @property
     def peak(self) -> int:
         """Bytes including the most that the backward pass adds."""
-        again = max(self.blocks, default=0) if self.recompute else 0
-        return self.total + max(self.loss, again)
+        again = [b - p for b, p in zip(self.blocks, self.products, strict=True)]
+        return self.total + max(self.loss, max(again, default=0) if self.recompute else 0)
 
 
 class TransformersModel:
@@ -208,7 +208,7 @@ class TransformersModel:
             of_rank(ends, more_ends),
             rows * length * words * LOSS,
             recompute or selective,
-            rows * sum(products) if selective else 0,
+            tuple(rows * selective * size for size in products),
         )
 
     def _regions(self, rows: int, length: int) -> tuple[list[Counter], Counter, list[int]]:

@@ -27,20 +27,22 @@ def measured(model: TransformersModel, again: dict | None, prepare=lambda real: 
     prepare(real)
     if again is not None:
         real.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
-    ids = torch.randint(3, 1000, (4, LENGTH))
+    ids = torch.randint(3, config.vocab_size, (4, LENGTH))
     with peak(device="cpu") as found:
         real(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     return found.bytes
 
 
-def test_selective_recomputation_keeps_what_products_give():
-    model = TransformersModel(small("llama-3.1-8b", num_hidden_layers=6), "")
+@pytest.mark.parametrize(("words", "above", "below"), [(1000, 0.01, 0.01), (64, 0.0, 0.04)])
+def test_selective_recomputation_keeps_what_products_give(words, above, below):
+    """With many words the loss is the highest point, with few the block that is run again."""
+    model = TransformersModel(small("llama-3.1-8b", num_hidden_layers=6, vocab_size=words), "")
     contexts = partial(create_selective_checkpoint_contexts, KEPT)
     real = measured(model, {"use_reentrant": False, "context_fn": contexts})
     plain, some, none = (
         model.kept(4, LENGTH, **how).peak for how in ({}, {"selective": True}, {"recompute": True})
     )
-    assert some == pytest.approx(real, rel=0.01)
+    assert (1 - below) * real <= some <= (1 + above) * real
     assert none < 0.6 * some and some < 0.8 * plain
 
 
