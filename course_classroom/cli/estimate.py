@@ -105,10 +105,10 @@ def _nodes(gpus: int, per_node: int, nodes: int) -> tuple[int, int]:
 
     if not per_node:
         return gpus, nodes
-    if per_node < 0 or nodes != 1:
-        raise ValueError(
-            f"--gpus-per-node {per_node} has to be 1 or more, with total --gpus and no --nodes"
-        )
+    if per_node < 0:
+        raise ValueError(f"--gpus-per-node {per_node} must be 1 or more")
+    if nodes != 1:
+        raise ValueError("--gpus-per-node and --nodes say the same; leave one of them out")
     nodes = nodes_of(gpus, per_node)
     return gpus // nodes, nodes
 
